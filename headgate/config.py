@@ -1,0 +1,179 @@
+"""Every number a person may want to change: name, default, unit, range and a sentence, in one place.
+
+`docs/settings.md` is generated from this file; a test fails when it is stale or when a setting lacks its sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from headgate.errors import SettingError
+
+UNLIMITED = math.inf
+
+
+def setting(
+    default: Any, unit: str, text: str, low: float = 0.0, high: float = UNLIMITED, choices: tuple[str, ...] = ()
+) -> Any:
+    """Declare one setting: numbers have an inclusive range, words a list of choices."""
+    return field(default=default, metadata={"unit": unit, "text": text, "low": low, "high": high, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the control loop measures and decides; the defaults are the Henge papers' where they give a number."""
+
+    round_s: float = setting(10.0, "s", "Time between two rounds of the control loop, and length of a sub-window.", 0.1)
+    window_s: float = setting(
+        60.0, "s", "Length of the sliding window that juice, latency and capacity are measured over.", 0.1
+    )
+    capacity_threshold: float = setting(
+        0.3,
+        "share",
+        "An operator whose busiest lane is busy for more than this share of the window is congested.",
+        0.01,
+        1,
+    )
+    lanes_per_congestion: float = setting(
+        10.0,
+        "lanes",
+        "Paper sizing: lanes added per multiple of the capacity threshold that an operator is above it (eq. 4).",
+        0.1,
+    )
+    improvement: float = setting(
+        0.05, "share", "A reconfigured job that gains less than this share of its utility is skipped for a while.", 0, 1
+    )
+    skip_s: float = setting(3600.0, "s", "How long such a job is skipped.")
+    skip_load_change: float = setting(
+        0.2, "share", "A skipped job is considered again at once when its input changed by more than this share.", 0
+    )
+    reduction: float = setting(
+        0.8,
+        "share",
+        "Share of lanes that a reduction takes from each idle operator of the jobs that meet their intents.",
+        0,
+        1,
+    )
+    drop: float = setting(
+        0.05,
+        "share",
+        "A loss of more than this share, of the total or of one job's utility, ends the Converged state.",
+        0,
+        1,
+    )
+    noise: float = setting(
+        0.01, "share", "Changes of the total utility below this share of its maximum are taken for noise.", 0, 1
+    )
+    stable_rounds: int = setting(
+        4, "rounds", "Rounds in a row in which all intents hold before the cluster counts as Converged.", 1
+    )
+    outage_data_s: float = setting(
+        300.0, "s", "After measurements were missing, this much fresh data is collected before the next decision."
+    )
+    warm_up_s: float = setting(30.0, "s", "A job is judged only on at least this much data.")
+    settle_min_s: float = setting(30.0, "s", "After an action, wait at least this long before judging it.")
+    settle_max_s: float = setting(180.0, "s", "After an action, judge it at the latest after this long.")
+    settle_change: float = setting(
+        0.1, "share", "Measurements have settled when two sub-windows in a row differ by less than this share.", 0, 1
+    )
+    sizing: str = setting(
+        "model",
+        "",
+        "How many lanes a congested operator gets: `model` (from measured true rates, with catch-up of the backlog) or `paper` (eq. 4).",
+        choices=("model", "paper"),
+    )
+    target_busy: float = setting(
+        0.6, "share", "Model sizing: share of its time that a lane should be busy after a reconfiguration.", 0.05, 1
+    )
+    catch_up_s: float = setting(120.0, "s", "Model sizing: time in which the backlog should be worked off.", 1)
+    max_lanes: int = setting(1024, "lanes", "No operator ever gets more lanes than this.", 1)
+    objective: str = setting(
+        "total",
+        "",
+        "What is maximised: `total` utility, or the `lowest` job's share of its utility (max-min fairness).",
+        choices=("total", "lowest"),
+    )
+    juice_tolerance: float = setting(
+        0.005,
+        "share",
+        "Juice this close below its threshold counts as met: both ends of an edge are never read at the very same moment.",
+        0,
+        0.1,
+    )
+    pace_margin: float = setting(
+        0.7,
+        "share",
+        "A job with time to spare is paced so that its latency stays below this share of its intent.",
+        0.1,
+        1,
+    )
+    hungry_steps: int = setting(
+        5, "actions", "A job is called hungry after this many reconfigurations without meeting its intent.", 1
+    )
+    crowded_share: float = setting(
+        0.5,
+        "share",
+        "The cluster counts as oversubscribed when it rests for this share of an hour below its maximum utility.",
+        0,
+        1,
+    )
+    journal_keep_h: float = setting(
+        168.0, "h", "Rounds older than this are deleted from the journal; actions are kept."
+    )
+
+
+def describe() -> list[dict[str, Any]]:
+    """All settings as rows: name, default, unit, text, range."""
+    return [{"name": f.name, "default": f.default, **f.metadata} for f in dataclasses.fields(Settings)]
+
+
+def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """Settings with `values` in place of the defaults; text is converted to the setting's type.
+
+    >>> settings_from({"round_s": "5"}).round_s
+    5.0
+    """
+    rows = {row["name"]: row for row in describe()}
+    changed = {name: _checked(name, value, rows) for name, value in values.items()}
+    return dataclasses.replace(base or Settings(), **changed)
+
+
+def _checked(name: str, value: Any, rows: Mapping[str, Mapping[str, Any]]) -> Any:
+    if name not in rows:
+        close = get_close_matches(name, rows, 1)
+        hint = f' Did you mean "{close[0]}"?' if close else " `headgate settings` lists them."
+        raise SettingError(f'there is no setting "{name}".{hint}')
+    row = rows[name]
+    if row["choices"]:
+        if value not in row["choices"]:
+            raise SettingError(f'setting "{name}" is {value!r}; allowed are {", ".join(row["choices"])}')
+        return value
+    return _number(name, value, row)
+
+
+def _number(name: str, value: Any, row: Mapping[str, Any]) -> float | int:
+    whole = isinstance(row["default"], int)
+    try:
+        number = float(value)
+        if isinstance(value, bool) or (whole and number != int(number)):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise SettingError(f'setting "{name}" is {value!r}; it must be a {"whole " if whole else ""}number') from None
+    if not row["low"] <= number <= row["high"]:
+        upper = "" if row["high"] == UNLIMITED else f" and at most {row['high']:g}"
+        raise SettingError(f'setting "{name}" is {value!r}; it must be at least {row["low"]:g}{upper}')
+    return int(number) if whole else number
+
+
+def reference() -> str:
+    """The settings reference as Markdown."""
+    lines = ["| setting | default | unit | meaning |", "|---|---|---|---|"]
+    for row in describe():
+        choices = f" One of {', '.join(row['choices'])}." if row["choices"] else ""
+        lines.append(f"| `{row['name']}` | {row['default']} | {row['unit']} | {row['text']}{choices} |")
+    return "\n".join(lines) + "\n"

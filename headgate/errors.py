@@ -1,0 +1,49 @@
+"""Every error Headgate raises on purpose.
+
+HeadgateError
+├── InputError        something the user gave is wrong: one sentence, exit 2
+│   ├── IntentError       an intent cannot be what it says
+│   ├── GraphError        operators that do not form a job
+│   ├── ScenarioError     a scenario file that cannot be run
+│   └── SettingError      an unknown setting, or a value out of its range
+├── JournalError      the journal cannot be read or written
+└── EngineError       an engine could not do what it was asked
+"""
+
+from __future__ import annotations
+
+
+class HeadgateError(Exception):
+    """Base of all errors that are told to a person in one sentence."""
+
+    exit_code = 1
+
+
+class InputError(HeadgateError):
+    """The user's input is wrong; the sentence names the thing, the value and the way out."""
+
+    exit_code = 2
+
+
+class IntentError(InputError):
+    """An intent cannot be what it says."""
+
+
+class GraphError(InputError):
+    """The operators do not form a directed acyclic graph with known inputs."""
+
+
+class ScenarioError(InputError):
+    """A scenario file cannot be run as written."""
+
+
+class SettingError(InputError):
+    """A setting is unknown, or its value is out of range."""
+
+
+class JournalError(HeadgateError):
+    """The journal cannot be read or written."""
+
+
+class EngineError(HeadgateError):
+    """The engine could not do what it was asked."""

@@ -1,0 +1,211 @@
+"""The words of Headgate as data: jobs, allocations, readings, actions.
+
+Everything here is frozen. `None` means "not known", never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import Enum
+from graphlib import CycleError, TopologicalSorter
+
+from headgate.core.intents import Intent
+from headgate.core.latency import Latency
+from headgate.errors import GraphError
+
+OUTSIDE = "*"
+"""The parent of a source: rows that arrive from outside the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A named node of a job; without inputs it is a source, without children a sink."""
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    weight: float = 1.0
+    """How much this operator counts in the juice, if it is a sink."""
+    max_lanes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The operators of a job, in topological order, and what follows from their inputs.
+
+    >>> Graph.of(Operator("words"), Operator("count", ("words",))).sinks
+    ('count',)
+    """
+
+    operators: Mapping[str, Operator]
+    children: Mapping[str, tuple[str, ...]]
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *operators: Operator) -> Graph:
+        """Build and check a graph; a mistake names its operator."""
+        by_name = _by_name(operators)
+        ordered = {name: by_name[name] for name in _order(by_name)}
+        children: dict[str, list[str]] = {name: [] for name in ordered}
+        for operator in ordered.values():
+            for parent in operator.inputs:
+                children[parent].append(operator.name)
+        return cls(
+            operators=ordered,
+            children={name: tuple(below) for name, below in children.items()},
+            sources=tuple(o.name for o in ordered.values() if not o.inputs),
+            sinks=tuple(name for name, below in children.items() if not below),
+        )
+
+
+def _by_name(operators: tuple[Operator, ...]) -> dict[str, Operator]:
+    if not operators:
+        raise GraphError("a job needs at least one operator")
+    by_name: dict[str, Operator] = {}
+    for operator in operators:
+        if operator.name in by_name:
+            raise GraphError(f'there are two operators named "{operator.name}"; names must differ')
+        by_name[operator.name] = operator
+    for operator in operators:
+        _check_inputs(operator, by_name)
+    return by_name
+
+
+def _check_inputs(operator: Operator, by_name: Mapping[str, Operator]) -> None:
+    for parent in operator.inputs:
+        if parent not in by_name:
+            close = get_close_matches(parent, by_name, 1)
+            hint = f' Did you mean "{close[0]}"?' if close else ""
+            raise GraphError(f'operator "{operator.name}" reads from "{parent}", which does not exist.{hint}')
+    if len(set(operator.inputs)) < len(operator.inputs):
+        raise GraphError(f'operator "{operator.name}" names the same input twice')
+
+
+def _order(by_name: Mapping[str, Operator]) -> tuple[str, ...]:
+    sorter = TopologicalSorter({name: by_name[name].inputs for name in by_name})
+    try:
+        return tuple(sorter.static_order())
+    except CycleError as error:
+        cycle = " -> ".join(f'"{name}"' for name in error.args[1])
+        raise GraphError(f"operators form a cycle: {cycle}; a job must not have one") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A graph of operators with an intent, owned by a tenant."""
+
+    name: str
+    graph: Graph
+    intent: Intent
+    tenant: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class JobAllocation:
+    """What a job has: lanes per operator, and the time between two epoch starts."""
+
+    lanes: Mapping[str, int]
+    pace_s: float | None = None
+    """Seconds between epoch starts; 0 is back to back; None where the engine has no epochs."""
+
+
+Allocation = Mapping[str, JobAllocation]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReading:
+    """Counters of one operator since its job started; they only grow, so a lost reading costs nothing."""
+
+    processed: Mapping[str, float]
+    """Rows processed, by the parent they came from (`OUTSIDE` for a source)."""
+    sent: Mapping[str, float]
+    """Rows sent, by child."""
+    busy_s: tuple[float, ...]
+    """Seconds spent processing, per lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReading:
+    """Everything an engine knows of one job at one moment."""
+
+    version: int
+    """Grows each time another allocation takes effect."""
+    operators: Mapping[str, OperatorReading]
+    arrived: Mapping[str, float]
+    """Rows that reached each source since the job started (counter)."""
+    backlog: float | None
+    """Rows that wait at the sources and between operators now."""
+    latency: Latency | None
+    """Latency of the rows put out since the reading before; None if there were none."""
+    in_epochs_s: float | None = None
+    """Seconds spent inside epochs (counter); None where the engine has no epochs."""
+    epochs: int | None = None
+    """Epochs finished (counter)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """One host: its cores and how many lanes run or want to run on them."""
+
+    name: str
+    cores: float
+    load: float | None
+    memory_used: float | None = None
+    """Share of memory in use, 0..1."""
+
+    @property
+    def congested(self) -> bool | None:
+        """A host is congested when more lanes want to run than it has cores (Henge, section 5.2)."""
+        return None if self.load is None else self.load > self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What an engine observed at one moment; a job that runs but could not be read is None."""
+
+    at_s: float
+    jobs: Mapping[str, JobReading | None]
+    allocation: Allocation
+    hosts: tuple[HostReading, ...]
+
+
+class ActionKind(Enum):
+    """What the scheduler may do."""
+
+    RECONFIGURE = "reconfigure"
+    """Give resources to a job that misses its intent."""
+    REDUCE = "reduce"
+    """Take idle lanes from jobs that meet theirs."""
+    REVERT = "revert"
+    """Go back to the best configuration in history."""
+    RELAX = "relax"
+    """Let jobs with time to spare start their epochs less often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why: a sentence for people, the figures behind it for machines."""
+
+    text: str
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """New allocations for some jobs, and why."""
+
+    kind: ActionKind
+    job: str | None
+    """The job it is for; None when it concerns the cluster."""
+    changes: Allocation
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an action."""
+
+    applied: bool
+    detail: str = ""

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from headgate.config import Settings, describe, reference, settings_from
+from headgate.errors import SettingError
+
+
+def test_defaults_are_the_figures_of_the_paper() -> None:
+    settings = Settings()
+    assert (settings.round_s, settings.window_s) == (10, 60)
+    assert settings.capacity_threshold == 0.3
+    assert settings.improvement == settings.drop == 0.05
+    assert settings.reduction == 0.8
+    assert settings.skip_s == 3600
+    assert settings.outage_data_s == 300
+
+
+@pytest.mark.parametrize("row", describe(), ids=lambda row: row["name"])
+def test_every_setting_has_a_sentence_and_a_default_that_is_allowed(row: dict[str, Any]) -> None:
+    assert row["text"].endswith(".") and len(row["text"].split()) > 3
+    assert row["unit"] or row["choices"]
+    assert getattr(settings_from({row["name"]: row["default"]}), row["name"]) == row["default"]
+
+
+def test_reference_has_a_line_for_every_setting() -> None:
+    for known in dataclasses.fields(Settings):
+        assert f"| `{known.name}` |" in reference()
+
+
+def test_values_are_converted_to_the_type_of_the_setting() -> None:
+    settings = settings_from({"round_s": "5", "stable_rounds": "3", "sizing": "paper"})
+    assert settings.round_s == 5.0
+    assert settings.stable_rounds == 3 and isinstance(settings.stable_rounds, int)
+    assert settings.sizing == "paper"
+
+
+def test_what_is_not_named_stays_as_it_was() -> None:
+    base = settings_from({"round_s": 5})
+    assert settings_from({"skip_s": 60}, base) == dataclasses.replace(base, skip_s=60)
+    assert settings_from({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"rounds_s": 5}, r'there is no setting "rounds_s". Did you mean "round_s"\?'),
+        ({"qqq": 5}, 'there is no setting "qqq". `headgate settings` lists them'),
+        ({"round_s": 0}, 'setting "round_s" is 0; it must be at least 0.1'),
+        ({"round_s": "soon"}, "setting \"round_s\" is 'soon'; it must be a number"),
+        ({"round_s": None}, 'setting "round_s" is None; it must be a number'),
+        ({"round_s": True}, 'setting "round_s" is True; it must be a number'),
+        ({"round_s": math.nan}, 'setting "round_s" is nan; it must be'),
+        ({"stable_rounds": 2.5}, 'setting "stable_rounds" is 2.5; it must be a whole number'),
+        ({"stable_rounds": math.inf}, 'setting "stable_rounds" is inf; it must be a whole number'),
+        ({"reduction": 1.5}, 'setting "reduction" is 1.5; it must be at least 0 and at most 1'),
+        ({"sizing": "modle"}, "setting \"sizing\" is 'modle'; allowed are model, paper"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        settings_from(values)

@@ -1,0 +1,327 @@
+"""From readings to judgements: windows, juice, capacity, latency, utility (Henge, sections 4 to 6).
+
+Engines report counters that only grow. A window is two readings and their difference, so a lost reading costs nothing and a
+window never needs to be re-summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.config import Settings
+from headgate.core.latency import Latency, merge
+from headgate.core.model import OUTSIDE, Graph, HostReading, Job, JobAllocation, JobReading, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A reading and when it was taken."""
+
+    at_s: float
+    reading: JobReading
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a job did between two readings of the same allocation."""
+
+    first: Sample
+    last: Sample
+    latency: Latency | None
+
+    @property
+    def seconds(self) -> float:
+        """Length of the span."""
+        return self.last.at_s - self.first.at_s
+
+    def arrived(self, source: str) -> float:
+        """Rows that reached a source."""
+        return self.last.reading.arrived[source] - self.first.reading.arrived.get(source, 0.0)
+
+    def processed(self, operator: str, parent: str) -> float:
+        """Rows of one parent that an operator processed."""
+        before = self.first.reading.operators[operator].processed
+        return self.last.reading.operators[operator].processed[parent] - before.get(parent, 0.0)
+
+    def sent(self, operator: str, child: str) -> float:
+        """Rows an operator sent to one child."""
+        before = self.first.reading.operators[operator].sent
+        return self.last.reading.operators[operator].sent[child] - before.get(child, 0.0)
+
+    def busy_s(self, operator: str) -> tuple[float, ...]:
+        """Seconds each lane of an operator was busy."""
+        before = self.first.reading.operators[operator].busy_s
+        now = self.last.reading.operators[operator].busy_s
+        if len(before) != len(now):
+            return now
+        return tuple(b - a for a, b in zip(before, now, strict=True))
+
+    def rows_in(self, operator: str) -> float:
+        """Rows an operator processed, whatever their parent."""
+        before = sum(self.first.reading.operators[operator].processed.values())
+        return sum(self.last.reading.operators[operator].processed.values()) - before
+
+    def arrival_rows_s(self) -> float:
+        """Input of the job, all sources together."""
+        return sum(self.arrived(source) for source in self.last.reading.arrived) / self.seconds
+
+
+# -- windows ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The readings of the last window, per job; a window never spans two allocations of its job."""
+
+    samples: Mapping[str, tuple[Sample, ...]]
+    unread: frozenset[str] = frozenset()
+    """Jobs that run but could not be read the last time."""
+
+    def push(self, snapshot: Snapshot, window_s: float) -> Windows:
+        """Add one snapshot and forget what is older than the window or belongs to jobs that are gone."""
+        kept = {name: self._appended(name, reading, snapshot.at_s, window_s) for name, reading in snapshot.jobs.items()}
+        unread = frozenset(name for name, reading in snapshot.jobs.items() if reading is None)
+        return Windows(kept, unread)
+
+    def _appended(self, name: str, reading: JobReading | None, at_s: float, window_s: float) -> tuple[Sample, ...]:
+        old = self.samples.get(name, ())
+        if reading is None:
+            return old
+        oldest_s = at_s - window_s - 1e-6
+        same = tuple(s for s in old if s.at_s >= oldest_s and s.reading.version == reading.version)
+        return (*same, Sample(at_s, reading))
+
+
+def span_of(samples: tuple[Sample, ...]) -> Span | None:
+    """The span over these samples; None if there are fewer than two."""
+    if len(samples) < 2:
+        return None
+    return Span(samples[0], samples[-1], merge(sample.reading.latency for sample in samples[1:]))
+
+
+# -- juice (Henge, section 6) ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Juice:
+    """Share of each source's input that reached and was processed by an operator, and what it would be if nothing waited."""
+
+    actual: Mapping[str, float]
+    ideal: Mapping[str, float]
+
+
+def operator_juices(graph: Graph, span: Span) -> dict[str, Juice]:
+    """Eq. 5 for every operator and source.
+
+    A parent's rows are counted over all its children, so a fork divides its juice; rows that an operator works off from an
+    earlier window do not count twice.
+    """
+    juices: dict[str, Juice] = {}
+    for name, operator in graph.operators.items():
+        if not operator.inputs:
+            juices[name] = Juice({name: _source_juice(span, name)}, {name: 1.0})
+            continue
+        actual: dict[str, float] = {}
+        ideal: dict[str, float] = {}
+        for parent in operator.inputs:
+            processed, offered = _edge_shares(graph, span, parent, name)
+            for source, value in juices[parent].actual.items():
+                actual[source] = actual.get(source, 0.0) + value * processed
+            for source, value in juices[parent].ideal.items():
+                ideal[source] = ideal.get(source, 0.0) + value * offered
+        juices[name] = Juice(actual, ideal)
+    return juices
+
+
+def _source_juice(span: Span, source: str) -> float:
+    """Share of the arrived rows that are not late: with epochs, a row is late when it has waited for two periods."""
+    arrived = span.arrived(source)
+    if arrived <= 0:
+        return 1.0
+    grace = arrived / span.seconds * _grace_s(span)
+    late = [
+        max(0.0, sample.reading.arrived[source] - sample.reading.operators[source].processed[OUTSIDE] - grace)
+        for sample in (span.first, span.last)
+    ]
+    return min(1.0, max(0.0, 1 - (late[1] - late[0]) / arrived))
+
+
+def _grace_s(span: Span) -> float:
+    """Two periods between epochs, but never more than half the span: a job that falls behind must not excuse itself."""
+    first, last = span.first.reading.epochs, span.last.reading.epochs
+    if first is None or last is None:
+        return 0.0
+    return min(2 * span.seconds / max(1, last - first), span.seconds / 2)
+
+
+def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[float, float]:
+    """Share of the parent's rows that the child processed, and that it was offered."""
+    children = graph.children[parent]
+    if len(children) == 1:
+        total = offered = span.sent(parent, child)
+    else:
+        total = sum(span.sent(parent, other) for other in children)
+        offered = span.sent(parent, child)
+    if total <= 0:
+        return 1 / len(children), 1 / len(children)
+    return min(span.processed(child, parent), offered) / total, offered / total
+
+
+def job_juice(graph: Graph, span: Span) -> float:
+    """Eq. 6, with sink weights: what the sinks got of what they would get if nothing waited.
+
+    With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so the sources are summed
+    before they are passed on.
+    """
+    actual: dict[str, float] = {}
+    ideal: dict[str, float] = {}
+    for name, operator in graph.operators.items():
+        if not operator.inputs:
+            actual[name], ideal[name] = _source_juice(span, name), 1.0
+            continue
+        got = due = 0.0
+        for parent in operator.inputs:
+            processed, offered = _edge_shares(graph, span, parent, name)
+            got += actual[parent] * processed
+            due += ideal[parent] * offered
+        actual[name], ideal[name] = got, due
+    weights = {sink: graph.operators[sink].weight for sink in graph.sinks}
+    got = sum(weight * actual[sink] for sink, weight in weights.items())
+    due = sum(weight * ideal[sink] for sink, weight in weights.items())
+    return min(1.0, got / due)
+
+
+# -- capacity and congestion (Henge, sections 5.1 and 5.2) -----------------------------------------------------------------------
+
+
+def capacities(graph: Graph, span: Span) -> dict[str, float]:
+    """Eq. 3: share of the span in which each operator's busiest lane was busy.
+
+    Where stages run one after another, the operators of a job share the time spent in epochs: the slowest operator counts as
+    busy for all of it, the others in proportion.
+    """
+    busiest = {name: max(span.busy_s(name), default=0.0) for name in graph.operators}
+    in_epochs_s = _in_epochs_s(span)
+    if in_epochs_s is None:
+        return {name: min(1.0, busy / span.seconds) for name, busy in busiest.items()}
+    slowest = max(busiest.values())
+    share = min(1.0, in_epochs_s / span.seconds)
+    return {name: share * busy / slowest if slowest > 0 else 0.0 for name, busy in busiest.items()}
+
+
+def _in_epochs_s(span: Span) -> float | None:
+    first, last = span.first.reading.in_epochs_s, span.last.reading.in_epochs_s
+    return None if first is None or last is None else last - first
+
+
+def epoch_s(span: Span) -> float | None:
+    """Mean duration of an epoch; None without epochs."""
+    spent = _in_epochs_s(span)
+    first, last = span.first.reading.epochs, span.last.reading.epochs
+    if spent is None or first is None or last is None or last <= first:
+        return None
+    return spent / (last - first)
+
+
+def cluster_congested(hosts: tuple[HostReading, ...]) -> bool | None:
+    """A cluster is congested when the majority of its hosts are; None if no host is known."""
+    known = [host.congested for host in hosts if host.congested is not None]
+    return None if not known else sum(known) * 2 > len(known)
+
+
+# -- the view that decisions are made on -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as the scheduler sees it: measured over the window, and over the newest sub-windows."""
+
+    job: Job
+    allocation: JobAllocation
+    span: Span | None
+    latency_s: float | None
+    juice: float | None
+    utility: float | None
+    met: bool | None
+    recent: float | None
+    """Utility in the newest sub-window alone."""
+    samples: tuple[Sample, ...]
+
+    @property
+    def worth(self) -> float:
+        """The utility when the intent is met."""
+        return self.job.intent.worth
+
+    @property
+    def satisfaction(self) -> float | None:
+        """Utility as a share of the maximum."""
+        return None if self.utility is None else self.utility / self.worth
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All jobs and hosts at one moment."""
+
+    at_s: float
+    jobs: Mapping[str, JobView]
+    hosts: tuple[HostReading, ...]
+    unread: frozenset[str]
+
+    @property
+    def congested(self) -> bool | None:
+        """Whether the cluster is congested."""
+        return cluster_congested(self.hosts)
+
+
+def view_of(
+    windows: Windows, snapshot: Snapshot, jobs: Mapping[str, Job], since_s: Mapping[str, float], settings: Settings
+) -> View:
+    """Judge every job on its window; `since_s` cuts a job's window after an action that has just settled."""
+    views = {
+        name: _job_view(job, snapshot.allocation[name], windows.samples.get(name, ()), since_s.get(name), settings)
+        for name, job in jobs.items()
+    }
+    return View(snapshot.at_s, views, snapshot.hosts, windows.unread)
+
+
+def _job_view(
+    job: Job, allocation: JobAllocation, samples: tuple[Sample, ...], since_s: float | None, settings: Settings
+) -> JobView:
+    if since_s is not None and samples and samples[0].at_s < since_s:
+        samples = tuple(sample for sample in samples if sample.at_s >= since_s - 1e-6)
+    span = span_of(samples)
+    if span is None:
+        return JobView(job, allocation, None, None, None, None, None, None, samples)
+    juice = job_juice(job.graph, span)
+    latency_s = _latency_s(job, span, juice)
+    utility = job.intent.utility(latency_s, juice, settings.juice_tolerance)
+    met = job.intent.met(latency_s, juice, settings.juice_tolerance)
+    recent = utility if len(samples) == 2 else sub_window_utility(job, samples[-2:], settings)
+    return JobView(job, allocation, span, latency_s, juice, utility, met, recent, samples)
+
+
+def sub_window_utility(job: Job, samples: tuple[Sample, ...], settings: Settings) -> float | None:
+    """Utility between two readings."""
+    span = span_of(samples)
+    if span is None:
+        return None
+    juice_matters = job.intent.juice is not None or span.latency is None
+    juice = job_juice(job.graph, span) if juice_matters else None
+    return job.intent.utility(_latency_s(job, span, juice), juice, settings.juice_tolerance)
+
+
+def _latency_s(job: Job, span: Span, juice: float | None) -> float | None:
+    """Latency as the intent asks for it.
+
+    Without output there are two cases: nothing was due (all input was processed, a filter dropped it), or rows wait, and have
+    waited for the length of the span at least.
+    """
+    intent = job.intent
+    if intent.latency_s is None and span.latency is None:
+        return None
+    if span.latency is None:
+        return 0.0 if juice is not None and juice > 0.999 else span.seconds
+    if intent.percentile is None:
+        return span.latency.mean_s
+    return span.latency.percentile_s(intent.percentile)

@@ -1,0 +1,705 @@
+"""Who gets help, and did it help? The state machine of Henge (SoCC '18, section 5), for the cluster as a whole.
+
+`step(state, view) -> (state, decision)` is pure. The rules are the table `TRANSITIONS`, read from the top: the first row whose
+state and condition fit decides. What goes beyond the paper is marked as such and argued in docs/decisions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headgate.config import Settings
+from headgate.core.metrics import JobView, View, capacities, sub_window_utility
+from headgate.core.model import Action, ActionKind, Allocation, Cause, JobAllocation
+from headgate.core.quantities import show_seconds
+from headgate.core.sizing import fewer_lanes, longest_pace_s, more_lanes
+
+
+class Phase(Enum):
+    """Where the search for a better allocation stands."""
+
+    SEARCHING = "not converged"
+    CONVERGED = "converged"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An action whose effect is awaited, and how things stood before it."""
+
+    kind: ActionKind
+    job: str | None
+    touched: tuple[str, ...]
+    at_s: float
+    score: float
+    utilities: Mapping[str, float]
+    settled_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A job that more lanes did not help, set aside for a while, or until its input or its utility changes.
+
+    It is kept beyond its time, so that a job which is set aside again and again is tried less and less often.
+    """
+
+    until_s: float
+    arrival_rows_s: float
+    utility: float
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """An allocation and what it was worth."""
+
+    score: float
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the scheduler remembers; the journal keeps it, so that a restart goes on from here."""
+
+    phase: Phase = Phase.SEARCHING
+    intents: Mapping[str, str] = field(default_factory=dict)
+    """The jobs it knows and the fingerprint of each one's intent."""
+    best: Configuration | None = None
+    """The best configuration of the history, where a reversion goes."""
+    reduced: bool = False
+    trial: Trial | None = None
+    skipped: Mapping[str, Skip] = field(default_factory=dict)
+    stable: int = 0
+    """Rounds in a row in which all intents held."""
+    rest_score: float | None = None
+    """The score that the Converged state is held against."""
+    blind: bool = False
+    sighted_s: float | None = None
+    """Since when measurements come in again after an outage."""
+    since_s: Mapping[str, float] = field(default_factory=dict)
+    """From when on each job is measured: a window never reaches back beyond a change."""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """Reconfigurations of each job since it last met its intent."""
+    shortfall: float = 0.0
+    """Share of about the last hour in which some intent was missed on a congested cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an action was found to have done."""
+
+    kind: ActionKind
+    job: str | None
+    score_before: float
+    score_after: float
+    utility_before: float | None
+    utility_after: float | None
+    text: str
+    harmful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now and why; without an action, why not."""
+
+    rule: str
+    cause: str
+    action: Action | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A state seen together with the measurements; conditions and acts of the table read it."""
+
+    state: State
+    view: View
+    settings: Settings
+    verdict: Verdict | None = None
+
+    @property
+    def missing(self) -> list[JobView]:
+        """Jobs that miss their intents, in the order in which they get help."""
+        return sorted((job for job in self.view.jobs.values() if job.met is False), key=self._urgency)
+
+    def _urgency(self, job: JobView) -> tuple[float, float, str]:
+        utility = job.utility or 0.0
+        if self.settings.objective == "lowest":
+            return (utility / job.worth, -job.worth, job.job.name)
+        return (-job.worth, utility, job.job.name)
+
+    @property
+    def wanting(self) -> list[JobView]:
+        """Jobs that miss their intents and have not been set aside."""
+        return [job for job in self.missing if not self.skips(job.job.name)]
+
+    def skips(self, name: str) -> bool:
+        """Whether the job is set aside now."""
+        skip = self.state.skipped.get(name)
+        return skip is not None and self.view.at_s < skip.until_s
+
+    @property
+    def score(self) -> float:
+        """What is to be maximised."""
+        return score_of(self.view, self.settings)
+
+    @property
+    def max_score(self) -> float:
+        """The score when all intents are met."""
+        return 1.0 if self.settings.objective == "lowest" else sum(job.worth for job in self.view.jobs.values())
+
+    @property
+    def allocation(self) -> Allocation:
+        """What every job has now."""
+        return {name: job.allocation for name, job in self.view.jobs.items()}
+
+
+def score_of(view: View, settings: Settings) -> float:
+    """Total utility, or the lowest satisfaction."""
+    if settings.objective == "lowest":
+        return min((job.satisfaction or 0.0 for job in view.jobs.values()), default=1.0)
+    return sum(job.utility or 0.0 for job in view.jobs.values())
+
+
+def step(state: State, view: View, settings: Settings) -> tuple[State, Decision]:
+    """One round: bookkeeping, then the first rule of the table that fits."""
+    situation = _judged(_noticed(Situation(state, view, settings)))
+    for rule in TRANSITIONS:
+        if rule.phase in (None, situation.state.phase) and rule.condition(situation):
+            after, decision = rule.act(situation)
+            return after, dataclasses.replace(decision, rule=rule.name, verdict=situation.verdict)
+    raise AssertionError("the last rule of each phase always fits")
+
+
+# -- bookkeeping before the table ------------------------------------------------------------------------------------------------
+
+
+def _noticed(situation: Situation) -> Situation:
+    """Note outages and their end, and forget skips that no longer hold."""
+    state, view = situation.state, situation.view
+    if view.unread:
+        return dataclasses.replace(situation, state=dataclasses.replace(state, blind=True, sighted_s=None))
+    sighted_s = view.at_s if state.blind and state.sighted_s is None else state.sighted_s
+    blind = state.blind and view.at_s - (sighted_s or 0.0) < situation.settings.outage_data_s
+    skipped = {name: skip for name, skip in state.skipped.items() if _holds(skip, view.jobs.get(name), situation)}
+    met = {name for name, job in view.jobs.items() if job.met}
+    steps = {name: count for name, count in state.steps.items() if name not in met and name in view.jobs}
+    state = dataclasses.replace(
+        state,
+        blind=blind,
+        sighted_s=sighted_s if blind else None,
+        skipped=skipped,
+        steps=steps,
+        shortfall=_shortfall(situation),
+    )
+    return dataclasses.replace(situation, state=state)
+
+
+def _shortfall(situation: Situation) -> float:
+    """An average that forgets within about an hour."""
+    weight = min(1.0, situation.settings.round_s / 3600)
+    short = bool(situation.missing) and bool(situation.view.congested)
+    return situation.state.shortfall * (1 - weight) + weight * short
+
+
+def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
+    """A skip holds while the job's input and utility are about what they were."""
+    if job is None or job.met:
+        return False
+    if job.span is None or job.utility is None:
+        return True
+    change = abs(job.span.arrival_rows_s() - skip.arrival_rows_s)
+    if change > situation.settings.skip_load_change * max(skip.arrival_rows_s, 1e-9):
+        return False
+    return job.utility >= skip.utility - situation.settings.drop * job.worth
+
+
+def _judged(situation: Situation) -> Situation:
+    """Judge the action under trial once its effect was measured on a clean window (Henge, section 5.1)."""
+    trial = situation.state.trial
+    if trial is None or trial.settled_s is None or situation.state.blind or _unmeasured(situation, trial):
+        return situation
+    verdict = _verdict(trial, situation)
+    state = dataclasses.replace(situation.state, trial=None)
+    if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
+        state = _count_step(state, trial.job, situation)
+    state = _remember_best(state, situation)
+    return dataclasses.replace(situation, state=state, verdict=verdict)
+
+
+def _unmeasured(situation: Situation, trial: Trial) -> bool:
+    return any(job.utility is None for name in trial.touched if (job := situation.view.jobs.get(name)) is not None)
+
+
+def _verdict(trial: Trial, situation: Situation) -> Verdict:
+    job = situation.view.jobs.get(trial.job) if trial.job else None
+    before = trial.utilities.get(trial.job) if trial.job else None
+    after = job.utility if job is not None else None
+    fell = situation.score < trial.score - situation.settings.noise * situation.max_score
+    harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
+    if harmful:
+        text = "did harm"
+    elif _plateaued(trial, job, situation):
+        text = f"gained too little; skipped for {show_seconds(situation.settings.skip_s)}"
+    else:
+        text = "kept"
+    return Verdict(trial.kind, trial.job, trial.score, situation.score, before, after, text, harmful)
+
+
+def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
+    """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper)."""
+    itself = job is not None and (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (
+        1 - situation.settings.noise
+    )
+    return itself or bool(situation.view.congested)
+
+
+def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
+    if trial.kind is not ActionKind.RECONFIGURE or job is None or job.met or job.utility is None:
+        return False
+    return job.utility < trial.utilities.get(job.job.name, 0.0) * (1 + situation.settings.improvement)
+
+
+def _count_step(state: State, name: str, situation: Situation) -> State:
+    job = situation.view.jobs[name]
+    if not job.met:
+        state = dataclasses.replace(state, steps={**state.steps, name: state.steps.get(name, 0) + 1})
+    assert situation.state.trial is not None
+    verdict = _verdict(situation.state.trial, situation)
+    if verdict.harmful or _plateaued(situation.state.trial, job, situation):
+        state = _set_aside(state, job, situation)
+    return state
+
+
+def _set_aside(state: State, job: JobView, situation: Situation) -> State:
+    """Skip a job for a while; each time in a row for twice as long (beyond the paper, which has one hour always)."""
+    name = job.job.name
+    times = state.skipped[name].times + 1 if name in state.skipped else 1
+    arrival = job.span.arrival_rows_s() if job.span is not None else 0.0
+    length_s = situation.settings.skip_s * 2 ** min(times - 1, 5)
+    skip = Skip(situation.view.at_s + length_s, arrival, job.utility or 0.0, times)
+    return dataclasses.replace(state, skipped={**state.skipped, name: skip})
+
+
+def _remember_best(state: State, situation: Situation) -> State:
+    if state.best is not None and state.best.score >= situation.score:
+        return state
+    return dataclasses.replace(state, best=Configuration(situation.score, situation.allocation))
+
+
+# -- conditions ------------------------------------------------------------------------------------------------------------------
+
+
+def _always(_: Situation) -> bool:
+    return True
+
+
+def _sightless(now: Situation) -> bool:
+    return bool(now.view.unread)
+
+
+def _gathering(now: Situation) -> bool:
+    return now.state.blind
+
+
+def _new_workload(now: Situation) -> bool:
+    return dict(now.state.intents) != _fingerprints(now.view)
+
+
+def _settling(now: Situation) -> bool:
+    return now.state.trial is not None
+
+
+def _warming_up(now: Situation) -> bool:
+    enough_s = now.settings.warm_up_s - 1e-6
+    return any(job.utility is None or job.span is None or job.span.seconds < enough_s for job in now.view.jobs.values())
+
+
+def _harmed_and_reducible(now: Situation) -> bool:
+    return _harmed(now) and bool(now.view.congested) and not now.state.reduced and bool(_reductions(now))
+
+
+def _harmed(now: Situation) -> bool:
+    return now.verdict is not None and now.verdict.harmful
+
+
+def _overtaken(now: Situation) -> bool:
+    verdict = now.verdict
+    if verdict is None or verdict.kind is not ActionKind.RECONFIGURE:
+        return False
+    return verdict.score_after < verdict.score_before - now.settings.noise * now.max_score
+
+
+def _all_met_and_stable(now: Situation) -> bool:
+    return not now.missing and now.state.stable + 1 >= now.settings.stable_rounds
+
+
+def _all_met(now: Situation) -> bool:
+    return not now.missing
+
+
+def _time_to_spare(now: Situation) -> bool:
+    return bool(_relaxations(now))
+
+
+def _can_help(now: Situation) -> bool:
+    return any(_help_for(job, now.settings) is not None for job in now.wanting)
+
+
+def _was_better(now: Situation) -> bool:
+    best = now.state.best
+    return best is not None and best.score > now.score + now.settings.noise * now.max_score and bool(_way_back(now))
+
+
+def _fell(now: Situation) -> bool:
+    """The total fell (Henge, section 5.3), or one job that nobody set aside lost its share (beyond the paper)."""
+    rest = now.state.rest_score
+    total = rest is not None and now.score < rest * (1 - now.settings.drop) and bool(now.wanting)
+    return total or any(_lost(job, now.settings) for job in now.wanting)
+
+
+def _lost(job: JobView, settings: Settings) -> bool:
+    """Below its worth by more than the drop, over the window and still in the newest sub-window."""
+    limit = job.worth * (1 - settings.drop)
+    return job.utility is not None and job.utility < limit and job.recent is not None and job.recent < limit
+
+
+# -- acts ------------------------------------------------------------------------------------------------------------------------
+
+Result = tuple[State, Decision]
+
+
+def _wait_for_data(now: Situation) -> Result:
+    names = ", ".join(sorted(now.view.unread))
+    return now.state, Decision("", f"no fresh measurements from {names}")
+
+
+def _wait_after_outage(now: Situation) -> Result:
+    return now.state, Decision(
+        "", f"measurements came back; {show_seconds(now.settings.outage_data_s)} of them are collected first"
+    )
+
+
+def _start_afresh(now: Situation) -> Result:
+    """Jobs or intents changed: what was learnt before no longer applies."""
+    old, new = now.state.intents, _fingerprints(now.view)
+    changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
+    skipped = {name: skip for name, skip in now.state.skipped.items() if name not in changed}
+    state = dataclasses.replace(_forgotten(now.state), intents=new, skipped=skipped)
+    return state, Decision("", f"jobs or intents changed ({', '.join(sorted(changed))}); history forgotten")
+
+
+def _forgotten(state: State) -> State:
+    return dataclasses.replace(
+        state, phase=Phase.SEARCHING, best=None, reduced=False, trial=None, stable=0, rest_score=None
+    )
+
+
+def _let_settle(now: Situation) -> Result:
+    """Wait until the touched jobs' measurements stand still, then measure them from there on."""
+    trial = now.state.trial
+    assert trial is not None
+    waited_s = now.view.at_s - trial.at_s
+    still = all(_stands_still(now.view.jobs[name], now.settings) for name in trial.touched if name in now.view.jobs)
+    settled = waited_s >= now.settings.settle_min_s and (still or waited_s >= now.settings.settle_max_s)
+    if not settled or trial.settled_s is not None:
+        return now.state, Decision("", f"waiting for the effect of the last action ({show_seconds(waited_s)} so far)")
+    clean_s = now.view.at_s - 2 * now.settings.round_s
+    since_s = {**now.state.since_s, **dict.fromkeys(trial.touched, clean_s)}
+    state = dataclasses.replace(now.state, trial=dataclasses.replace(trial, settled_s=now.view.at_s), since_s=since_s)
+    return state, Decision("", "the last action has settled; measuring its effect")
+
+
+def _stands_still(job: JobView, settings: Settings) -> bool:
+    older, newer = sub_window_utility(job.job, job.samples[-3:-1], settings), job.recent
+    if older is None or newer is None:
+        return False
+    return abs(newer - older) <= settings.settle_change * max(newer, older)
+
+
+def _warm_up(now: Situation) -> Result:
+    return now.state, Decision("", f"less than {show_seconds(now.settings.warm_up_s)} of measurements for some job")
+
+
+def _reduce(now: Situation) -> Result:
+    changes = _reductions(now)
+    names = ", ".join(sorted(changes))
+    taken = sum(
+        sum(now.view.jobs[name].allocation.lanes.values()) - sum(new.lanes.values()) for name, new in changes.items()
+    )
+    cause = Cause(
+        f"the last step lowered the total and most hosts are congested; {names} meet their intents and gave up {taken} idle lanes",
+        {"lanes": float(taken)},
+    )
+    action = Action(ActionKind.REDUCE, None, changes, cause)
+    return _on_trial(dataclasses.replace(now.state, reduced=True), action, now), Decision("", cause.text, action)
+
+
+def _reductions(now: Situation) -> dict[str, JobAllocation]:
+    """Fewer lanes for every job that meets its intent and has idle ones."""
+    changes = {}
+    for name, job in now.view.jobs.items():
+        if job.met:
+            lanes = fewer_lanes(job, now.settings)
+            if lanes != job.allocation.lanes:
+                changes[name] = dataclasses.replace(job.allocation, lanes=lanes)
+    return changes
+
+
+def _revert(now: Situation) -> Result:
+    """Back to the best configuration; the search is over until something changes."""
+    best = now.state.best
+    changes = _way_back(now)
+    if best is None or not changes:
+        return _rest(now)
+    cause = Cause(
+        f"no step left that helps: back to the best configuration so far, worth {best.score:.4g} (now {now.score:.4g})",
+        {"best": best.score, "score": now.score},
+    )
+    action = Action(ActionKind.REVERT, None, changes, cause)
+    state = dataclasses.replace(_resting(now), rest_score=None)
+    return _on_trial(state, action, now), Decision("", cause.text, action)
+
+
+def _way_back(now: Situation) -> dict[str, JobAllocation]:
+    """The jobs whose allocation differs from the best configuration's."""
+    if now.state.best is None:
+        return {}
+    best = now.state.best.allocation
+    return {name: best[name] for name, job in now.view.jobs.items() if name in best and best[name] != job.allocation}
+
+
+def _resting(now: Situation) -> State:
+    """Converged: jobs that still miss their intents are set aside until something changes."""
+    state = dataclasses.replace(now.state, phase=Phase.CONVERGED, stable=0, rest_score=now.score)
+    for job in now.missing:
+        if not now.skips(job.job.name):
+            state = _set_aside(state, job, now)
+    return state
+
+
+def _rest(now: Situation) -> Result:
+    cause = "all intents hold" if not now.missing else f"nothing left that helps {_names(now.missing)}"
+    return _resting(now), Decision("", cause)
+
+
+def _names(jobs: list[JobView]) -> str:
+    return ", ".join(job.job.name for job in jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
+
+
+def _forget(now: Situation) -> Result:
+    state = _remember_best(_forgotten(now.state), now)
+    return state, Decision("", "the total fell though cores are free: the workload moved, history forgotten")
+
+
+def _count_stable(now: Situation) -> Result:
+    state = dataclasses.replace(now.state, stable=now.state.stable + 1)
+    return state, Decision("", f"all intents hold, round {state.stable} of {now.settings.stable_rounds}")
+
+
+def _relax(now: Situation) -> Result:
+    changes = _relaxations(now)
+    paces = ", ".join(f"{name} every {show_seconds(new.pace_s or 0.0)}" for name, new in sorted(changes.items()))
+    cause = Cause(f"time to spare: {paces}; each epoch saved leaves its fixed cost to the others")
+    action = Action(ActionKind.RELAX, None, changes, cause)
+    return _on_trial(dataclasses.replace(now.state, stable=0), action, now), Decision("", cause.text, action)
+
+
+def _relaxations(now: Situation) -> dict[str, JobAllocation]:
+    """Longer paces for jobs that meet their intents with room (beyond the paper)."""
+    changes = {}
+    for name, job in now.view.jobs.items():
+        pace_s = longest_pace_s(job, now.settings) if job.met else None
+        if pace_s is not None and job.allocation.pace_s is not None and pace_s > 1.25 * job.allocation.pace_s + 0.1:
+            changes[name] = dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
+    return changes
+
+
+def _reconfigure(now: Situation) -> Result:
+    """Help the first job in line that can be helped; those before it that cannot are set aside."""
+    state = dataclasses.replace(_remember_best(now.state, now), stable=0)
+    for job in now.wanting:
+        help_ = _help_for(job, now.settings)
+        if help_ is None:
+            state = _set_aside(state, job, now)
+            continue
+        action = Action(ActionKind.RECONFIGURE, job.job.name, {job.job.name: help_}, _cause_of(job, help_))
+        return _on_trial(state, action, now), Decision("", action.cause.text, action)
+    raise AssertionError("the condition found a job to help")
+
+
+def _help_for(job: JobView, settings: Settings) -> JobAllocation | None:
+    """Epochs more often if the pace is what costs the time, else more lanes; None if neither would change anything."""
+    pace_s = longest_pace_s(job, settings)
+    if pace_s is not None and job.allocation.pace_s and pace_s < 0.9 * job.allocation.pace_s:
+        return dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
+    lanes = more_lanes(job, settings)
+    return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
+
+
+def _cause_of(job: JobView, help_: JobAllocation) -> Cause:
+    assert job.span is not None
+    busy = capacities(job.job.graph, job.span)
+    gained = {
+        name: (job.allocation.lanes[name], lanes)
+        for name, lanes in help_.lanes.items()
+        if lanes != job.allocation.lanes[name]
+    }
+    if not gained:
+        text = f"epochs started every {show_seconds(job.allocation.pace_s or 0.0)}; now every {show_seconds(help_.pace_s or 0.0)}"
+    else:
+        slowest = max(gained, key=lambda name: busy[name])
+        text = f"{slowest} was the bottleneck (busy {busy[slowest]:.2f} of the time): " + ", ".join(
+            f"{name} {old} → {new} lanes" for name, (old, new) in gained.items()
+        )
+    return Cause(
+        f"{_miss(job)}; {text}",
+        {"utility": job.utility or 0.0, "worth": job.worth, **{f"busy {n}": busy[n] for n in gained}},
+    )
+
+
+def _miss(job: JobView) -> str:
+    """What the job misses, in words."""
+    intent, parts = job.job.intent, []
+    if intent.latency_s is not None and job.latency_s is not None and job.latency_s > intent.latency_s:
+        parts.append(f"latency {show_seconds(job.latency_s)} misses {show_seconds(intent.latency_s)}")
+    if intent.juice is not None and job.juice is not None and job.juice < intent.juice:
+        parts.append(f"juice {job.juice:.3f} misses {intent.juice:g}")
+    return " and ".join(parts) or "misses its intent"
+
+
+def _leave_rest(now: Situation) -> Result:
+    """Something changed in the Converged state: the old history no longer applies (Henge, section 5.3)."""
+    cause = f"{_names(now.wanting)} fell below what the cluster had converged to; history forgotten"
+    return _forgotten(now.state), Decision("", cause)
+
+
+def _stay(now: Situation) -> Result:
+    rest = now.score if now.state.rest_score is None else max(now.state.rest_score, now.score)
+    return dataclasses.replace(now.state, rest_score=rest), Decision("", "converged")
+
+
+def _on_trial(state: State, action: Action, now: Situation) -> State:
+    utilities = {name: job.utility or 0.0 for name, job in now.view.jobs.items()}
+    trial = Trial(action.kind, action.job, tuple(action.changes), now.view.at_s, now.score, utilities)
+    return dataclasses.replace(state, trial=trial)
+
+
+def _fingerprints(view: View) -> dict[str, str]:
+    return {name: job.job.intent.fingerprint() for name, job in view.jobs.items()}
+
+
+def withdrawn(state: State, action: Action) -> State:
+    """The state when an action was not carried out after all: there is no effect to wait for."""
+    reduced = state.reduced and action.kind is not ActionKind.REDUCE
+    return dataclasses.replace(state, trial=None, reduced=reduced)
+
+
+def advice(state: State, view: View, settings: Settings) -> tuple[str, ...]:
+    """What only a person can change: too small a cluster, jobs that take much and gain little (Henge, section 5.5)."""
+    lines = []
+    missed = [job for job in view.jobs.values() if job.met is False]
+    if missed and state.shortfall > settings.crowded_share:
+        lines.append(
+            f"the cluster is oversubscribed: most hosts congested and {len(missed)} of {len(view.jobs)} intents missed"
+            " for most of the last hour; add hosts, or ask for less"
+        )
+    for name, steps in sorted(state.steps.items()):
+        if steps >= settings.hungry_steps:
+            job = view.jobs[name]
+            lines.append(
+                f"{name} is hungry: {steps} reconfigurations, utility still {job.utility or 0:.3g} of {job.worth:g}"
+            )
+    return tuple(lines)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: in this phase, under this condition, do this."""
+
+    name: str
+    phase: Phase | None
+    condition: Callable[[Situation], bool]
+    act: Callable[[Situation], Result]
+    after: Phase | None
+    happens: str
+
+
+SEARCHING, CONVERGED, EITHER, SAME = Phase.SEARCHING, Phase.CONVERGED, None, None
+
+TRANSITIONS: tuple[Rule, ...] = (
+    Rule(
+        "no data",
+        EITHER,
+        _sightless,
+        _wait_for_data,
+        SAME,
+        "when a job that runs cannot be read: nothing is decided in the dark",
+    ),
+    Rule("after outage", EITHER, _gathering, _wait_after_outage, SAME, "for 5 minutes after measurements came back"),
+    Rule(
+        "new workload", EITHER, _new_workload, _start_afresh, SEARCHING, "when a job comes, goes, or changes its intent"
+    ),
+    Rule("settle", EITHER, _settling, _let_settle, SAME, "while the last action's effect is not yet measured"),
+    Rule("warm up", EITHER, _warming_up, _warm_up, SAME, "while some job has too little data to be judged"),
+    Rule(
+        "reduce",
+        SEARCHING,
+        _harmed_and_reducible,
+        _reduce,
+        SEARCHING,
+        "once per workload, when a step did harm on a congested cluster",
+    ),
+    Rule(
+        "revert", SEARCHING, _harmed, _revert, CONVERGED, "when a step did harm and a reduction is spent or cannot help"
+    ),
+    Rule(
+        "overtaken",
+        SEARCHING,
+        _overtaken,
+        _forget,
+        SEARCHING,
+        "when the total fell in spite of a step, not because of it",
+    ),
+    Rule(
+        "relax",
+        SEARCHING,
+        _time_to_spare,
+        _relax,
+        SEARCHING,
+        "when jobs start epochs more often than their intents need",
+    ),
+    Rule("converge", SEARCHING, _all_met_and_stable, _rest, CONVERGED, "when all intents have held for 4 rounds"),
+    Rule("hold", SEARCHING, _all_met, _count_stable, SEARCHING, "when all intents hold, but not yet for long"),
+    Rule(
+        "reconfigure",
+        SEARCHING,
+        _can_help,
+        _reconfigure,
+        SEARCHING,
+        "when a job misses its intent and lanes or pace may help it",
+    ),
+    Rule(
+        "give back",
+        SEARCHING,
+        _was_better,
+        _revert,
+        CONVERGED,
+        "when nobody can be helped and an earlier configuration was better",
+    ),
+    Rule("give up", SEARCHING, _always, _rest, CONVERGED, "when nobody can be helped and this is the best so far"),
+    Rule("fell", CONVERGED, _fell, _leave_rest, SEARCHING, "when the total or a job that was fine loses more than 5 %"),
+    Rule("rest", CONVERGED, _always, _stay, CONVERGED, "as long as nothing changes"),
+)
+
+
+def transition_table() -> str:
+    """The table as Markdown, for docs and readers."""
+    word: Callable[[Phase | None, str], str] = lambda phase, other: phase.value if phase else other  # noqa: E731
+    rows = [f"| {r.name} | {word(r.phase, 'either')} | {r.happens} | {word(r.after, 'same')} |" for r in TRANSITIONS]
+    return "\n".join(["| rule | in | happens | then |", "|---|---|---|---|", *rows]) + "\n"

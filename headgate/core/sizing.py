@@ -1,0 +1,143 @@
+"""How many lanes a job that misses its intent should get: by the paper's rule, or by measured true rates.
+
+Both only add lanes. `paper` is eq. 4 of Henge. `model` follows DS2 (OSDI '18): a lane's true rate is rows per second of useful
+work, so one look at a congested job tells what every operator of it will need once its parents keep up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from headgate.config import Settings
+from headgate.core.metrics import JobView, Span, capacities, epoch_s
+from headgate.core.model import OUTSIDE, Graph
+
+Lanes = Mapping[str, int]
+
+
+def more_lanes(view: JobView, settings: Settings) -> Lanes:
+    """The lanes the job should have; equal to those it has when nothing would help."""
+    if view.span is None:
+        return view.allocation.lanes
+    wanted = _SIZINGS[settings.sizing](view, view.span, settings)
+    return {
+        name: max(lanes, _capped(wanted[name], view.job.graph, name, settings))
+        for name, lanes in view.allocation.lanes.items()
+    }
+
+
+def _capped(lanes: int, graph: Graph, name: str, settings: Settings) -> int:
+    own = graph.operators[name].max_lanes
+    return min(lanes, settings.max_lanes, own if own is not None else settings.max_lanes)
+
+
+def _paper(view: JobView, span: Span, settings: Settings) -> Lanes:
+    """Eq. 4: lanes in proportion to how far an operator's capacity is above the threshold."""
+    capacity = capacities(view.job.graph, span)
+    threshold = settings.capacity_threshold
+
+    def lanes(name: str, now: int) -> int:
+        if capacity[name] <= threshold:
+            return now
+        return now + max(1, round((capacity[name] / threshold - 1) * settings.lanes_per_congestion))
+
+    return {name: lanes(name, now) for name, now in view.allocation.lanes.items()}
+
+
+def _model(view: JobView, span: Span, settings: Settings) -> Lanes:
+    """Lanes for the input plus the backlog at the target share of busy time; if the job has those already, at the lowest share."""
+    work = needed_work(view.job.graph, span, settings.catch_up_s)
+    for target in (settings.target_busy, min(settings.capacity_threshold, settings.target_busy)):
+        wanted = _lanes_for(view, span, work, target)
+        if any(wanted[name] > lanes for name, lanes in view.allocation.lanes.items()):
+            return wanted
+    return view.allocation.lanes
+
+
+def _lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], target: float) -> Lanes:
+    """Lanes that are busy for `target` of their time; where stages follow one another, the job is."""
+    factor = 1.0
+    root: Callable[[float], float] = lambda busy: busy  # noqa: E731
+    if epoch_s(span) is not None:
+        # Stages share the epoch: the least lanes whose stage times add up to the target go with the root of the work.
+        root = math.sqrt
+        factor = sum(math.sqrt(busy) for busy in work.values() if busy)
+    return {
+        name: lanes if (busy := work[name]) is None else max(1, math.ceil(root(busy) * factor / target - 1e-9))
+        for name, lanes in view.allocation.lanes.items()
+    }
+
+
+def needed_work(graph: Graph, span: Span, catch_up_s: float) -> dict[str, float | None]:
+    """Busy lane-seconds per second each operator needs to keep up and work off what waits; None where nothing was measured."""
+    rate: dict[str, float] = {}
+    work: dict[str, float | None] = {}
+    for name, operator in graph.operators.items():
+        offered = span.arrived(name) / span.seconds if not operator.inputs else 0.0
+        for parent in operator.inputs:
+            offered += rate[parent] * _selectivity(span, parent, name)
+        rate[name] = offered + waiting(graph, span, name) / catch_up_s
+        rows, busy_s = span.rows_in(name), sum(span.busy_s(name))
+        work[name] = rate[name] * busy_s / rows if rows > 0 else None
+    return work
+
+
+def _selectivity(span: Span, parent: str, child: str) -> float:
+    """Rows sent to a child per row processed by the parent."""
+    rows = span.rows_in(parent)
+    return span.sent(parent, child) / rows if rows > 0 else 0.0
+
+
+def waiting(graph: Graph, span: Span, name: str) -> float:
+    """Rows that wait in front of an operator now: all that were sent to it less all that it processed."""
+    reading = span.last.reading
+    processed = reading.operators[name].processed
+    inputs = graph.operators[name].inputs
+    if not inputs:
+        return max(0.0, reading.arrived[name] - processed[OUTSIDE])
+    return max(0.0, sum(reading.operators[parent].sent[name] - processed[parent] for parent in inputs))
+
+
+def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
+    """The lanes left after a reduction (Henge, section 5.2): sources and congested operators keep theirs.
+
+    With `model` sizing an operator also keeps what its measured work needs, so that a job that meets its intent goes on to.
+    """
+    if view.span is None:
+        return view.allocation.lanes
+    graph, span = view.job.graph, view.span
+    capacity = capacities(graph, span)
+    work = (
+        needed_work(graph, span, settings.catch_up_s) if settings.sizing == "model" else dict.fromkeys(graph.operators)
+    )
+    needed = (
+        _lanes_for(view, span, work, settings.target_busy)
+        if settings.sizing == "model"
+        else dict.fromkeys(graph.operators, 1)
+    )
+
+    def left(name: str, lanes: int) -> int:
+        if not graph.operators[name].inputs or capacity[name] > settings.capacity_threshold:
+            return lanes
+        return min(lanes, max(1, needed[name], math.ceil(lanes * (1 - settings.reduction) - 1e-9)))
+
+    return {name: left(name, lanes) for name, lanes in view.allocation.lanes.items()}
+
+
+def longest_pace_s(view: JobView, settings: Settings) -> float | None:
+    """The longest time between epoch starts that keeps the intent with a margin; None without epochs or latency.
+
+    A row waits half a period on average, a whole one at worst, and then for its epoch to end.
+    """
+    duration_s = epoch_s(view.span) if view.span is not None else None
+    if duration_s is None:
+        return None
+    intent = view.job.intent
+    if intent.latency_s is None:
+        return settings.round_s
+    room_s = settings.pace_margin * intent.latency_s - duration_s
+    return max(0.0, room_s if intent.percentile is not None else 2 * room_s)
+
+
+_SIZINGS: Mapping[str, Callable[[JobView, Span, Settings], Lanes]] = {"paper": _paper, "model": _model}

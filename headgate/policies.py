@@ -1,0 +1,154 @@
+"""Who decides: Headgate's scheduler, or one of the baselines it is compared with.
+
+A policy sees a view and returns a decision; its state can be written down and read back, so that a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from headgate.config import Settings
+from headgate.core import scheduler
+from headgate.core.metrics import JobView, View, capacities
+from headgate.core.model import Action, ActionKind, Cause, JobAllocation
+from headgate.core.scheduler import Decision, State
+
+
+class Policy(Protocol):
+    """Decides once per round."""
+
+    def decide(self, view: View) -> Decision:
+        """What to do now."""
+
+    def not_applied(self, action: Action) -> None:
+        """The action was not carried out."""
+
+    def since_s(self) -> Mapping[str, float]:
+        """From when on each job should be measured."""
+
+    def phase(self) -> str:
+        """Where it stands, in a word."""
+
+    def advice(self, view: View) -> tuple[str, ...]:
+        """What only a person can change."""
+
+    def dump(self) -> bytes:
+        """Its state as JSON."""
+
+    def load(self, data: bytes) -> None:
+        """Go on from a state written by `dump`."""
+
+
+class Headgate:
+    """The scheduler of `core.scheduler`, with its state."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state = State()
+
+    def decide(self, view: View) -> Decision:
+        self.state, decision = scheduler.step(self.state, view, self.settings)
+        return decision
+
+    def not_applied(self, action: Action) -> None:
+        self.state = scheduler.withdrawn(self.state, action)
+
+    def since_s(self) -> Mapping[str, float]:
+        return self.state.since_s
+
+    def phase(self) -> str:
+        return self.state.phase.value
+
+    def advice(self, view: View) -> tuple[str, ...]:
+        return scheduler.advice(self.state, view, self.settings)
+
+    def dump(self) -> bytes:
+        return msgspec.json.encode(self.state)
+
+    def load(self, data: bytes) -> None:
+        self.state = msgspec.json.decode(data, type=State)
+
+
+class Static:
+    """Never acts: jobs keep what they started with."""
+
+    def decide(self, view: View) -> Decision:
+        return Decision("static", "this policy never acts")
+
+    def not_applied(self, action: Action) -> None:
+        """Nothing was asked for."""
+
+    def since_s(self) -> Mapping[str, float]:
+        return {}
+
+    def phase(self) -> str:
+        return "static"
+
+    def advice(self, view: View) -> tuple[str, ...]:
+        return ()
+
+    def dump(self) -> bytes:
+        return b"{}"
+
+    def load(self, data: bytes) -> None:
+        """There is no state."""
+
+
+class Threshold(Static):
+    """The usual autoscaler: every operator above a mark gets half as many lanes again, every one below a mark loses a quarter."""
+
+    HIGH = 0.8
+    LOW = 0.2
+    REST_S = 60.0
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._acted_s: dict[str, float] = {}
+
+    def decide(self, view: View) -> Decision:
+        changes = {}
+        for name, job in view.jobs.items():
+            change = self._change(job) if view.at_s - self._acted_s.get(name, -1e9) >= self.REST_S else None
+            if change is not None:
+                changes[name] = change
+                self._acted_s[name] = view.at_s
+        if not changes:
+            return Decision("threshold", "no operator is above or below its mark")
+        cause = Cause(f"operators of {', '.join(changes)} above {self.HIGH:g} or below {self.LOW:g} busy")
+        return Decision("threshold", cause.text, Action(ActionKind.RECONFIGURE, None, changes, cause))
+
+    def _change(self, job: JobView) -> JobAllocation | None:
+        if job.span is None or job.span.seconds < self.settings.warm_up_s:
+            return None
+        busy = capacities(job.job.graph, job.span)
+        lanes = {name: self._lanes(count, busy[name]) for name, count in job.allocation.lanes.items()}
+        return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
+
+    def _lanes(self, count: int, busy: float) -> int:
+        if busy > self.HIGH:
+            return count + max(1, count // 2)
+        if busy < self.LOW and count > 1:
+            return count - max(1, count // 4)
+        return count
+
+    def phase(self) -> str:
+        return "threshold"
+
+    def dump(self) -> bytes:
+        return msgspec.json.encode(self._acted_s)
+
+    def load(self, data: bytes) -> None:
+        self._acted_s = msgspec.json.decode(data, type=dict[str, float])
+
+
+def policy_named(name: str, settings: Settings) -> Policy:
+    """The policy of that name; `manual` differs from `static` by its initial allocation only."""
+    if name == "headgate":
+        return Headgate(settings)
+    if name == "threshold":
+        return Threshold(settings)
+    return Static()

@@ -1,0 +1,165 @@
+"""What the controller needs from the world: an engine, a clock, a journal.
+
+Each port has one implementation that touches the world and one that does not, and one contract test suite for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headgate.core.model import Action, Allocation, Job, Outcome, Snapshot
+
+
+class Engine(Protocol):
+    """Something that runs jobs: Spark, or the simulator."""
+
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs that run now, with their intents."""
+
+    def observe(self) -> Snapshot:
+        """Read every counter once."""
+
+    def apply(self, action: Action) -> Outcome:
+        """Set the allocations that the action names; applying the same one twice changes nothing."""
+
+
+class Clock(Protocol):
+    """Time as the controller sees it."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+
+    def sleep_until(self, at_s: float) -> None:
+        """Return when it is `at_s`."""
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job in one round, as it was measured, before the action of that round."""
+
+    utility: float | None
+    worth: float
+    latency_s: float | None = None
+    juice: float | None = None
+    arrival_rows_s: float | None = None
+    backlog: float | None = None
+    """Rows that wait."""
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    pace_s: float | None = None
+    intent: str = ""
+    """The intent in a few signs, such as `2 s · 0.95`."""
+    latency_intent_s: float | None = None
+    """What `latency_s` is measured against; None if the intent names no latency."""
+    juice_intent: float | None = None
+    met: bool | None = None
+    """Whether the intent was met."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round in summary."""
+
+    at_s: float
+    phase: str
+    score: float
+    """Total utility of all jobs."""
+    max_score: float
+    jobs: Mapping[str, JobRecord]
+    decision: str = ""
+    """Why the scheduler acted, or why it waited."""
+    advice: tuple[str, ...] = ()
+    """What a person may want to know or do; a sentence about a job names the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How the scheduler judged an action once its measurements had settled."""
+
+    at_s: float
+    score_before: float
+    score_after: float
+    utility_before: float | None
+    """Utility of the job that the action was for; None if it concerned the cluster."""
+    utility_after: float | None
+    verdict: str
+    """What followed: "kept", "skipped for 1 h", "reverted"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAction:
+    """An action, when it was intended, and as much as is known of what came of it."""
+
+    id: int
+    at_s: float
+    action: Action
+    outcome: Outcome | None = None
+    """None: the controller does not know (yet) whether it took place."""
+    effect: Effect | None = None
+
+    @property
+    def applied(self) -> bool:
+        """Whether the engine confirmed it."""
+        return self.outcome is not None and self.outcome.applied
+
+    def touches(self, job: str) -> bool:
+        """Whether it is for this job or changes it."""
+        return job == self.action.job or job in self.action.changes
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Everything that a restarted controller needs to go on."""
+
+    at_s: float
+    """When the last round was."""
+    state: bytes
+    """The scheduler's state as of the last round."""
+    snapshots: tuple[Snapshot, ...]
+    """The newest ones, in order of time."""
+    unfinished: tuple[RecordedAction, ...]
+    """Intended, without an outcome: they took place or they did not."""
+    actions: tuple[RecordedAction, ...]
+    """All that were applied, in order."""
+    allocation: Allocation
+    """What these amount to, on top of what each job had when it was first seen."""
+
+
+class Journal(Protocol):
+    """The durable record of the control loop."""
+
+    def record(
+        self, summary: RoundRecord, snapshot: Snapshot, state: bytes, action: Action | None = None
+    ) -> int | None:
+        """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
+
+    def outcome(self, action_id: int, outcome: Outcome) -> None:
+        """Write what became of an action; the last word counts."""
+
+    def effect(self, action_id: int, effect: Effect) -> None:
+        """Write how an action was judged; the last word counts."""
+
+    def restore(self) -> Restored | None:
+        """Where the last controller stopped; None if there was none."""
+
+    def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
+        """Actions in order: all, or those that touch a job; `since_s` is included."""
+
+    def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
+        """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
+
+    def purge(self, before_s: float) -> int:
+        """Delete rounds before this time, keep all actions; returns how many rounds went."""
+
+    def set_about(self, key: str, value: str) -> None:
+        """Note something about the whole run, such as its scenario or its seed."""
+
+    def about(self) -> dict[str, str]:
+        """Everything noted so."""
+
+    def close(self) -> None:
+        """Give back the file."""

@@ -1,0 +1,125 @@
+"""The round: observe, judge, decide, write down, act.
+
+The journal is written before anything is done, so that a controller killed at any moment finds on its return what it had
+intended, and goes on from there.
+"""
+
+from __future__ import annotations
+
+from headgate.config import Settings
+from headgate.core.metrics import JobView, View, Windows, view_of
+from headgate.core.model import Action, Outcome, Snapshot
+from headgate.core.scheduler import Decision, Verdict
+from headgate.policies import Policy
+from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord
+
+OBSERVED_ONLY = Outcome(False, "observed only")
+
+
+class Controller:
+    """Drives one engine by one policy."""
+
+    def __init__(
+        self, engine: Engine, policy: Policy, journal: Journal | None, settings: Settings, observe_only: bool = False
+    ) -> None:
+        self.engine = engine
+        self.policy = policy
+        self.journal = journal
+        self.settings = settings
+        self.observe_only = observe_only
+        self.windows = Windows({})
+        self._judged_next: int | None = None
+        self._proposed: Action | None = None
+
+    def round(self) -> tuple[View, Decision]:
+        """One turn of the control loop."""
+        snapshot = self.engine.observe()
+        self.windows = self.windows.push(snapshot, self.settings.window_s)
+        view = view_of(self.windows, snapshot, self.engine.jobs(), self.policy.since_s(), self.settings)
+        decision = self.policy.decide(view)
+        action_id = self._record(view, snapshot, decision)
+        if decision.action is not None:
+            self._act(decision.action, action_id)
+        return view, decision
+
+    def run(self, clock: Clock, until_s: float) -> None:
+        """Rounds at their times until then."""
+        while clock.now_s() + self.settings.round_s <= until_s:
+            clock.sleep_until(clock.now_s() + self.settings.round_s)
+            self.round()
+
+    def _act(self, action: Action, action_id: int | None) -> None:
+        outcome = OBSERVED_ONLY if self.observe_only else self.engine.apply(action)
+        if not outcome.applied:
+            self.policy.not_applied(action)
+        if self.journal is not None and action_id is not None:
+            self.journal.outcome(action_id, outcome)
+            self._judged_next = action_id if outcome.applied else None
+
+    # -- the journal
+
+    def _record(self, view: View, snapshot: Snapshot, decision: Decision) -> int | None:
+        if self.journal is None:
+            return None
+        self._record_verdict(self.journal, decision.verdict, view.at_s)
+        action = decision.action
+        if self.observe_only and action == self._proposed:
+            action = None
+        elif action is not None:
+            self._proposed = action
+        return self.journal.record(self._summary(view, decision), snapshot, self.policy.dump(), action)
+
+    def _summary(self, view: View, decision: Decision) -> RoundRecord:
+        return RoundRecord(
+            at_s=view.at_s,
+            phase=self.policy.phase(),
+            score=sum(job.utility or 0.0 for job in view.jobs.values()),
+            max_score=sum(job.worth for job in view.jobs.values()),
+            jobs={name: _job_record(job) for name, job in view.jobs.items()},
+            decision=decision.cause,
+            advice=self.policy.advice(view),
+        )
+
+    def _record_verdict(self, journal: Journal, verdict: Verdict | None, at_s: float) -> None:
+        if verdict is None or self._judged_next is None:
+            return
+        effect = Effect(
+            at_s, verdict.score_before, verdict.score_after, verdict.utility_before, verdict.utility_after, verdict.text
+        )
+        journal.effect(self._judged_next, effect)
+        self._judged_next = None
+
+    def resume(self) -> float | None:
+        """Go on where the journal ends; returns the time of its last round, None if it is empty.
+
+        An action that was written down but not confirmed is carried out now: applying it twice changes nothing.
+        """
+        restored = self.journal.restore() if self.journal is not None else None
+        if restored is None:
+            return None
+        self.policy.load(restored.state)
+        for snapshot in restored.snapshots:
+            self.windows = self.windows.push(snapshot, self.settings.window_s)
+        applied = [recorded for recorded in restored.actions if recorded.effect is None]
+        self._judged_next = applied[-1].id if applied else None
+        for recorded in restored.unfinished:
+            self._act(recorded.action, recorded.id)
+        return restored.at_s
+
+
+def _job_record(job: JobView) -> JobRecord:
+    reading = job.span.last.reading if job.span is not None else None
+    return JobRecord(
+        utility=job.utility,
+        worth=job.worth,
+        latency_s=job.latency_s,
+        juice=job.juice,
+        arrival_rows_s=job.span.arrival_rows_s() if job.span is not None else None,
+        backlog=reading.backlog if reading is not None else None,
+        lanes=job.allocation.lanes,
+        pace_s=job.allocation.pace_s,
+        intent=job.job.intent.describe(),
+        latency_intent_s=job.job.intent.latency_s,
+        juice_intent=job.job.intent.juice,
+        met=job.met,
+    )

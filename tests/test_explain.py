@@ -1,0 +1,266 @@
+"""The story of a job, sentence by sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome, Snapshot
+from headgate.errors import InputError
+from headgate.explain import as_json, as_text, story
+from headgate.journal import MemoryJournal
+from headgate.ports import Effect, JobRecord, RoundRecord
+
+MET = JobRecord(
+    utility=90.0,
+    worth=90.0,
+    latency_s=0.048,
+    juice=1.0,
+    arrival_rows_s=1010.0,
+    lanes={"parse": 1, "join": 2},
+    pace_s=0.0,
+    intent="60 ms",
+    latency_intent_s=0.06,
+    met=True,
+)
+MISSED = dataclasses.replace(MET, utility=13.1, latency_s=0.412, met=False)
+OTHER = JobRecord(utility=10.0, worth=10.0, lanes={"rank": 5}, pace_s=0.0)
+
+GIVE = Action(
+    ActionKind.RECONFIGURE,
+    "page-load",
+    {"page-load": JobAllocation({"parse": 1, "join": 5}, 0.0)},
+    Cause("join was the bottleneck (busy 0.93 of the time)", {"busy": 0.93}),
+)
+
+
+def write(
+    journal: MemoryJournal, at_s: float, job: JobRecord, action: Action | None = None, advice: tuple[str, ...] = ()
+) -> int:
+    summary = RoundRecord(at_s, "not converged", 311.0, 410.0, {"page-load": job, "topk": OTHER}, "", advice)
+    return journal.record(summary, Snapshot(at_s, {}, {}, ()), b"{}", action) or 0
+
+
+def told(journal: MemoryJournal, job: str = "page-load") -> list[str]:
+    return as_text(story(journal, job), journal.about()).splitlines()
+
+
+def of(*records: JobRecord) -> MemoryJournal:
+    journal = MemoryJournal()
+    for number, record in enumerate(records):
+        write(journal, 10.0 * number, record)
+    return journal
+
+
+def acted(action: Action, outcome: Outcome | None = None, job: JobRecord = MET) -> MemoryJournal:
+    journal = MemoryJournal()
+    action_id = write(journal, 10, job, action)
+    if outcome is not None:
+        journal.outcome(action_id, outcome)
+    return journal
+
+
+@pytest.fixture
+def helped() -> MemoryJournal:
+    journal = MemoryJournal()
+    write(journal, 890, MET)
+    write(journal, 900, MISSED)
+    action_id = write(journal, 910, MISSED, GIVE)
+    journal.outcome(action_id, Outcome(True))
+    write(journal, 950, dataclasses.replace(MET, lanes={"parse": 1, "join": 5}))
+    write(journal, 960, dataclasses.replace(MET, lanes={"parse": 1, "join": 5}))
+    journal.effect(action_id, Effect(960, 311.0, 388.0, 13.1, 90.0, "kept"))
+    return journal
+
+
+def test_tells_measurement_action_and_effect(helped: MemoryJournal) -> None:
+    assert told(helped) == [
+        "0:15:00  latency passed 60 ms (now 412 ms), utility 90 -> 13.1",
+        "0:15:10  join was the bottleneck (busy 0.93 of the time): gave join 3 more lanes (2 -> 5)",
+        "0:15:50  latency is back within 60 ms (now 48 ms), utility 13.1 -> 90",
+        "0:16:00  latency 48 ms, utility 13.1 -> 90; total 311 -> 388. Kept.",
+    ]
+
+
+def test_counts_from_the_noted_start_of_the_run(helped: MemoryJournal) -> None:
+    helped.set_about("start_s", "900")
+    assert told(helped)[0].startswith("0:00:00  latency passed")
+
+
+def test_shows_clock_time_for_a_run_by_the_clock(helped: MemoryJournal) -> None:
+    text = as_text(story(helped, "page-load"), {"clock": "wall"}, UTC)
+    assert text.splitlines()[0] == "00:15:00  latency passed 60 ms (now 412 ms), utility 90 -> 13.1"
+
+
+def test_names_the_days_of_a_story_that_is_longer_than_one() -> None:
+    evening_s = datetime(2025, 3, 1, 23, 59, 55, tzinfo=UTC).timestamp()
+    journal = MemoryJournal()
+    for number, record in enumerate((MET, MISSED, MET)):
+        write(journal, evening_s + 10 * (number - 1), record)
+    lines = as_text(story(journal, "page-load"), {"clock": "wall"}, UTC).splitlines()
+    assert [line[:10] for line in lines] == ["2025-03-01", "23:59:55  ", "2025-03-02", "00:00:05  "]
+
+
+def test_machines_get_figures_with_every_line(helped: MemoryJournal) -> None:
+    measured, action, _, effect = json.loads(as_json(story(helped, "page-load")))
+    assert measured["at_s"] == 900
+    assert measured["facts"]["latency_s"] == 0.412
+    assert action["facts"] == {
+        "what": "action",
+        "action": 1,
+        "kind": "reconfigure",
+        "busy": 0.93,
+        "join.lanes": 5,
+        "join.lanes_before": 2,
+    }
+    assert effect["facts"]["score_after"] == 388
+    assert effect["text"].endswith("Kept.")
+
+
+def test_says_nothing_about_a_job_to_which_nothing_happened() -> None:
+    assert story(of(MET, MET, MET), "page-load") == []
+
+
+def test_tells_an_intent_that_was_missed_from_the_start() -> None:
+    assert told(of(MISSED, MISSED)) == [
+        "0:00:00  missed its intent from the start (latency 412 ms instead of 60 ms), utility 13.1"
+    ]
+
+
+def test_a_round_without_measurements_is_no_change() -> None:
+    unknown = dataclasses.replace(MET, utility=None, latency_s=None, arrival_rows_s=None, met=None)
+    assert story(of(MET, unknown, MET), "page-load") == []
+
+
+def test_names_both_halves_of_an_intent() -> None:
+    hybrid = dataclasses.replace(MET, juice_intent=0.95)
+    starved = dataclasses.replace(hybrid, latency_s=2.8, juice=0.8125, utility=41.0, met=False)
+    assert told(of(hybrid, starved, hybrid)) == [
+        "0:00:10  latency passed 60 ms (now 2.8 s) and juice fell below 0.95 (now 0.812), utility 90 -> 41",
+        "0:00:20  latency is back within 60 ms (now 48 ms) and juice is back at or above 0.95 (now 1), utility 41 -> 90",
+    ]
+
+
+def test_does_not_round_a_miss_away() -> None:
+    close = dataclasses.replace(MET, latency_s=0.060001, utility=89.99, met=False)
+    assert told(of(MET, close)) == ["0:00:10  latency passed 60 ms (now just above it), utility 90"]
+
+
+def test_tells_what_it_can_without_thresholds() -> None:
+    vague = dataclasses.replace(MET, latency_intent_s=None)
+    assert told(of(vague, dataclasses.replace(vague, met=False, utility=50.0), vague)) == [
+        "0:00:10  missed its intent (60 ms), utility 90 -> 50",
+        "0:00:20  met its intent again (60 ms), utility 50 -> 90",
+    ]
+
+
+def test_tells_a_changed_intent_and_worth() -> None:
+    assert told(of(MET, dataclasses.replace(MET, intent="2 s", worth=35.0, utility=35.0))) == [
+        "0:00:10  intent changed from 60 ms to 2 s; worth changed from 90 to 35"
+    ]
+
+
+def with_rates(*rates_rows_s: float) -> MemoryJournal:
+    return of(*(dataclasses.replace(MET, arrival_rows_s=rate) for rate in rates_rows_s))
+
+
+@pytest.mark.parametrize(
+    ("rates_rows_s", "sentences"),
+    [
+        ((1010, 3040, 3040), ["0:00:20  input rose from 1,010 to 3,040 rows/s"]),
+        ((3040, 3040, 1010, 1010), ["0:00:30  input fell from 3,040 to 1,010 rows/s"]),
+        ((1000, 1240, 1240), []),
+        ((1000, 1500, 2000, 2500, 3000, 3000, 3000), ["0:00:50  input rose from 1,000 to 3,000 rows/s"]),
+        ((1000, 2000, 1000, 2000, 1000), []),
+        ((1000, 1090, 1180, 1270, 1270), ["0:00:30  input rose from 1,000 to 1,270 rows/s"]),
+        ((2.5, 0, 0), ["0:00:20  input stopped (it was 2.5 rows/s)"]),
+        ((0, 0, 12, 12), ["0:00:30  input began (12 rows/s)"]),
+    ],
+)
+def test_tells_input_that_changed_once_it_has_settled(rates_rows_s: tuple[float, ...], sentences: list[str]) -> None:
+    assert told(with_rates(*rates_rows_s)) == sentences
+
+
+def test_tells_the_input_that_broke_an_intent_in_the_same_line() -> None:
+    assert told(of(MET, dataclasses.replace(MISSED, arrival_rows_s=3040.0))) == [
+        "0:00:10  input rose from 1,010 to 3,040 rows/s; latency passed 60 ms (now 412 ms), utility 90 -> 13.1"
+    ]
+
+
+def test_tells_an_action_that_failed() -> None:
+    assert told(acted(GIVE, Outcome(False, "host-3 did not answer."))) == [
+        "0:00:10  join was the bottleneck (busy 0.93 of the time): "
+        "tried to give join 3 more lanes (2 -> 5), but that failed: host-3 did not answer"
+    ]
+
+
+def test_tells_an_action_whose_outcome_is_not_known() -> None:
+    assert told(acted(GIVE)) == [
+        "0:00:10  join was the bottleneck (busy 0.93 of the time): "
+        "decided to give join 3 more lanes (2 -> 5); not confirmed yet"
+    ]
+
+
+def test_tells_what_was_taken_for_the_sake_of_another_job() -> None:
+    reduce = Action(
+        ActionKind.REDUCE,
+        "page-load",
+        {"topk": JobAllocation({"rank": 1}, 8.0)},
+        Cause("hosts are congested and topk meets its intent."),
+    )
+    journal = acted(reduce, Outcome(True))
+    write(journal, 60, MET)
+    journal.effect(1, Effect(60, 311.0, 311.04, 13.1, 13.1, "skipped for 1 h"))
+    assert told(journal, "topk") == [
+        "0:00:10  for page-load: hosts are congested and topk meets its intent: "
+        "took 4 lanes from rank (5 -> 1) and let its epochs start every 8 s (before: back to back)",
+        "0:01:00  utility 10; total 311. Skipped for 1 h.",
+    ]
+    assert told(journal) == [
+        "0:00:10  hosts are congested and topk meets its intent: changed topk",
+        "0:01:00  latency 48 ms, utility 13.1; total 311. Skipped for 1 h.",
+    ]
+
+
+def test_tells_a_revert_of_the_whole_cluster() -> None:
+    changes = {"page-load": JobAllocation({"parse": 2, "join": 1}, 0.0), "topk": JobAllocation({"rank": 5}, 0.0)}
+    revert = Action(ActionKind.REVERT, None, changes, Cause("utility fell to 280: back to the best, 388"))
+    journal = acted(revert, Outcome(True))
+    assert told(journal) == [
+        "0:00:10  utility fell to 280: back to the best, 388; "
+        "gave parse 1 more lane (1 -> 2) and took 1 lane from join (2 -> 1)"
+    ]
+    assert told(journal, "topk") == []
+
+
+def test_tells_actions_of_rounds_that_were_deleted() -> None:
+    journal = acted(GIVE, Outcome(True))
+    journal.purge(1000)
+    assert told(journal) == [
+        "0:00:10  join was the bottleneck (busy 0.93 of the time): set parse to 1 lane and set join to 5 lanes"
+    ]
+
+
+def test_tells_advice_about_the_job_once_while_only_its_figures_change() -> None:
+    journal = MemoryJournal()
+    for at_s, minutes in ((0, 60), (10, 59), (20, 58)):
+        write(journal, at_s, MET, advice=(f"page-load is skipped for another {minutes} min", "page-load-2 is hungry"))
+    write(journal, 30, MET)
+    write(journal, 40, MET, advice=("page-load is skipped for another 60 min",))
+    assert told(journal) == [
+        "0:00:00  page-load is skipped for another 60 min",
+        "0:00:40  page-load is skipped for another 60 min",
+    ]
+
+
+def test_suggests_the_job_that_was_meant() -> None:
+    with pytest.raises(InputError, match=r'^there is no job "page-laod" in the journal\. Did you mean "page-load"\?$'):
+        story(of(MET), "page-laod")
+
+
+def test_lists_the_jobs_if_none_is_close() -> None:
+    with pytest.raises(InputError, match=r'^there is no job "x" in the journal\. It knows page-load, topk\.$'):
+        story(of(MET), "x")

@@ -1,0 +1,46 @@
+"""The one set of constants of the simulator: the same for every scenario, never tuned to one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STEP_S: Final = 2.0
+"""Step of the continuous model."""
+
+# -- both models
+LOAD_NOISE: Final = 0.03
+"""Standard deviation of the input rate around its pattern, as a share."""
+LOAD_NOISE_MEMORY: Final = 0.7
+"""Correlation of that noise from one 10 s interval to the next."""
+HOST_NOISE: Final = 0.02
+"""Standard deviation of a host's speed, as a share."""
+FAILOVER_S: Final = 30.0
+"""Time until the lanes of a dead host run elsewhere."""
+
+# -- continuous model (lanes are threads that live on, as in Storm)
+HOP_S: Final = 0.006
+"""Time a row takes from one operator to the next: buffers, serialisation, network."""
+VARIABILITY: Final = 8.0
+"""Mean of the squared coefficients of variation of arrivals and service (Allen-Cunneen); rows come in bursts."""
+IDLE_LANE_CORES: Final = 0.005
+"""Cores a lane takes without doing anything: polling, heartbeats, timers."""
+OVERSUBSCRIPTION_COST: Final = 0.05
+"""Share of a host's cores lost to switching, per runnable lane and core beyond the first."""
+FULL_HOST: Final = 0.97
+"""Share of its cores a host can give to lanes at most."""
+PAUSE_S: Final = 4.0
+"""Time for which a job stands still when its lanes change."""
+RESTORE_MB_S: Final = 50.0
+"""Rate at which a stateful operator's state is restored after that."""
+LANE_MB: Final = 32.0
+"""Memory of a lane."""
+MEMORY_PRESSURE: Final = 0.85
+"""Share of a host's memory from which on lanes slow down."""
+
+# -- epoch model (one micro-batch after another, as in Spark)
+EPOCH_FIXED_S: Final = 0.13
+"""Time that an epoch takes whatever its size: planning, offsets, commit."""
+EPOCH_FIXED_CORES_S: Final = 0.16
+"""Core seconds that an epoch takes whatever its size."""
+TASK_CORES_S: Final = 0.004
+"""Core seconds to launch one task."""

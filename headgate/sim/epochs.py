@@ -1,0 +1,244 @@
+"""The epoch model: one micro-batch after another per job, stages one after another, tasks on slots (as in Spark).
+
+Each epoch takes what has arrived, costs something fixed whatever its size, and ends when its last stage does. Epochs of
+different jobs run side by side and share the cores; how much an epoch is stretched by the others is decided when it starts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headgate.core.latency import Latency
+from headgate.core.model import OUTSIDE, Graph, HostReading, JobAllocation, JobReading, OperatorReading
+from headgate.sim import constants
+from headgate.sim.engine import NOISE_S, SimulatedEngine
+from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Rows of an epoch are reported as five points of equal weight: they arrived evenly over its interval."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job at work: its counters, its epoch in flight, and until when its sources have been read."""
+
+    graph: Graph
+    specs: Mapping[str, OperatorSpec]
+    processed: dict[str, dict[str, float]]
+    sent: dict[str, dict[str, float]]
+    busy: dict[str, float]
+    arrived: dict[str, float]
+    read_to_s: float
+    counted_to_s: float
+    epochs: int = 0
+    in_epochs_s: float = 0.0
+    started_s: float = 0.0
+    busy_cores: float = 0.0
+    pending: dict[str, float] = field(default_factory=dict)
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+
+class EpochEngine(SimulatedEngine):
+    """Simulates a cluster that runs every job as a sequence of epochs."""
+
+    paced = True
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._agenda: list[tuple[float, int, str, str]] = []
+        self._count = 0
+        self._dead: set[str] = set()
+        self._speed: dict[str, float] = {}
+        self._outside_load: dict[str, float] = {}
+        self._load_since: list[float] = [0.0, 0.0]
+        super().__init__(scenario, seed)
+
+    # -- jobs
+
+    def _added(self, spec: JobSpec) -> None:
+        graph = self._jobs[spec.name].graph
+        self._runs[spec.name] = _Run(
+            graph=graph,
+            specs={operator.name: operator for operator in spec.operators},
+            processed={name: dict.fromkeys(o.inputs or (OUTSIDE,), 0.0) for name, o in graph.operators.items()},
+            sent={name: dict.fromkeys(graph.children[name], 0.0) for name in graph.operators},
+            busy=dict.fromkeys(graph.operators, 0.0),
+            arrived=dict.fromkeys(graph.sources, 0.0),
+            read_to_s=self._now_s,
+            counted_to_s=self._now_s,
+        )
+        self._plan(self._now_s, spec.name, "start")
+
+    def _removed(self, name: str) -> None:
+        del self._runs[name]
+        self._agenda = [entry for entry in self._agenda if entry[2] != name]
+        heapq.heapify(self._agenda)
+
+    def _reallocated(self, name: str, before: JobAllocation) -> None:
+        """Nothing stops: the next epoch has the new lanes; a shorter pace moves its start forward."""
+        run = self._runs[name]
+        for entry in [entry for entry in self._agenda if entry[2] == name and entry[3] == "start"]:
+            self._agenda.remove(entry)
+            heapq.heapify(self._agenda)
+            self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
+
+    def _plan(self, at_s: float, name: str, what: str) -> None:
+        self._count += 1
+        heapq.heappush(self._agenda, (at_s, self._count, name, what))
+
+    # -- time
+
+    def _run_until(self, at_s: float) -> None:
+        while self._agenda and self._agenda[0][0] <= at_s:
+            due_s, _, name, what = heapq.heappop(self._agenda)
+            self._pass(due_s)
+            (self._start if what == "start" else self._finish)(name)
+        self._pass(at_s)
+
+    def _pass(self, at_s: float) -> None:
+        wanted = sum(run.busy_cores for run in self._runs.values()) + sum(self._outside_load.values())
+        self._load_since[0] += wanted * (at_s - self._now_s)
+        self._load_since[1] += at_s - self._now_s
+        self._now_s = at_s
+
+    def _start(self, name: str) -> None:
+        """Read what has arrived, and find out when the epoch will be done."""
+        run, lanes = self._runs[name], self._allocation[name].lanes
+        self._count_arrivals(name, run)
+        rows = {source: run.arrived[source] - run.processed[source][OUTSIDE] for source in run.arrived}
+        offered = _rows_per_operator(run, rows)
+        stretch, cores_s, duration_s = self._stretch(run, lanes, offered)
+        for operator, count in offered.items():
+            run.busy[operator] += self._row_s(run.specs[operator], stretch) * count / lanes[operator]
+        run.pending = rows
+        run.started_s = self._now_s
+        run.busy_cores = cores_s / duration_s * stretch
+        self._plan(self._now_s + duration_s, name, "finish")
+
+    def _stretch(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float]) -> tuple[float, float, float]:
+        """How much the epoch is slowed by all that want the cores, its core seconds, and its duration."""
+        cores_s = constants.EPOCH_FIXED_CORES_S + sum(
+            offered[o] * run.specs[o].cost_s + lanes[o] * constants.TASK_CORES_S for o in offered
+        )
+        alone_s = self._duration_s(run, lanes, offered, 1.0)
+        others = sum(other.busy_cores for other in self._runs.values()) + sum(self._outside_load.values())
+        stretch = max(1.0, (others + cores_s / alone_s) / self._cores()) * self._host_noise.factor(
+            int(self._now_s / NOISE_S)
+        )
+        return stretch, cores_s, self._duration_s(run, lanes, offered, stretch)
+
+    def _duration_s(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float) -> float:
+        slots = max(1.0, sum(host.cores for host in self._hosts if host.name not in self._dead))
+        stages_s = 0.0
+        for operator, rows in offered.items():
+            waves = math.ceil(lanes[operator] / slots) if run.specs[operator].wait_s == 0 else 1
+            stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch))
+            stages_s += constants.TASK_CORES_S * lanes[operator] / slots * stretch
+        return constants.EPOCH_FIXED_S * stretch + stages_s
+
+    def _row_s(self, spec: OperatorSpec, stretch: float) -> float:
+        return spec.cost_s * stretch + spec.wait_s
+
+    def _cores(self) -> float:
+        alive = [host for host in self._hosts if host.name not in self._dead]
+        return max(0.1, sum(host.cores * self._speed.get(host.name, 1.0) for host in alive))
+
+    def _finish(self, name: str) -> None:
+        """Count the epoch's rows, report their latency, and plan the next epoch by the pace."""
+        run = self._runs[name]
+        rows = _rows_per_operator(run, run.pending)
+        for source, count in run.pending.items():
+            run.processed[source][OUTSIDE] += count
+        for parent, child, count in _edges(run, rows):
+            run.sent[parent][child] += count
+            run.processed[child][parent] += count
+        out = sum(rows[sink] for sink in run.graph.sinks)
+        self._report(run, out)
+        run.epochs += 1
+        run.in_epochs_s += self._now_s - run.started_s
+        run.read_to_s, run.busy_cores, run.pending = run.started_s, 0.0, {}
+        self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
+
+    def _report(self, run: _Run, rows: float) -> None:
+        if rows > 0:
+            waited_s = run.started_s - run.read_to_s
+            took_s = self._now_s - run.started_s
+            run.points += [(took_s + waited_s * quantile, rows / len(_QUANTILES)) for quantile in _QUANTILES]
+
+    def _count_arrivals(self, name: str, run: _Run) -> None:
+        """Rows arrive at a rate that holds for an interval."""
+        while run.counted_to_s < self._now_s - 1e-9:
+            boundary_s = (int(run.counted_to_s / NOISE_S + 1e-9) + 1) * NOISE_S
+            until_s = min(boundary_s, self._now_s)
+            for source in run.arrived:
+                run.arrived[source] += self._rate_rows_s(name, source, run.counted_to_s) * (until_s - run.counted_to_s)
+            run.counted_to_s = until_s
+
+    # -- hosts
+
+    def _host_event(self, event: Event) -> None:
+        hosts = [event.target] if event.target else [host.name for host in self._hosts]
+        for host in hosts:
+            match event.kind:
+                case "slow-host":
+                    self._speed[host] = event.value
+                case "cpu-load":
+                    self._outside_load[host] = event.value
+                case "fail-host":
+                    self._dead.add(host)
+                case "restore-host":
+                    self._dead.discard(host)
+
+    def _host_readings(self) -> tuple[HostReading, ...]:
+        """Epochs take cores wherever they are free: the load is spread by cores."""
+        alive = [host for host in self._hosts if host.name not in self._dead]
+        wanted = self._load_since[0] / self._load_since[1] if self._load_since[1] > 0 else 0.0
+        self._load_since = [0.0, 0.0]
+        cores = sum(host.cores for host in alive) or 1.0
+        return tuple(HostReading(host.name, host.cores, wanted * host.cores / cores) for host in alive)
+
+    # -- readings
+
+    def _reading(self, name: str) -> JobReading:
+        run, lanes = self._runs[name], self._allocation[name].lanes
+        self._count_arrivals(name, run)
+        points, run.points = run.points, []
+        operators = {
+            o: OperatorReading(dict(run.processed[o]), dict(run.sent[o]), (run.busy[o],) * lanes[o]) for o in run.busy
+        }
+        unread = sum(run.arrived[source] - run.processed[source][OUTSIDE] for source in run.arrived)
+        return JobReading(
+            version=self._version[name],
+            operators=operators,
+            arrived=dict(run.arrived),
+            backlog=unread,
+            latency=Latency.weighted(points) if points else None,
+            in_epochs_s=run.in_epochs_s,
+            epochs=run.epochs,
+        )
+
+
+def _rows_per_operator(run: _Run, rows: Mapping[str, float]) -> dict[str, float]:
+    """Rows that reach each operator when these are read at the sources."""
+    offered = {name: rows.get(name, 0.0) for name in run.graph.operators}
+    for parent, children in run.graph.children.items():
+        for child in children:
+            offered[child] += offered[parent] * _rows_per_row(run, parent)
+    return offered
+
+
+def _edges(run: _Run, offered: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """(parent, child, rows) of an epoch."""
+    return [
+        (parent, child, offered[parent] * _rows_per_row(run, parent))
+        for parent, children in run.graph.children.items()
+        for child in children
+    ]
+
+
+def _rows_per_row(run: _Run, parent: str) -> float:
+    spec = run.specs[parent]
+    return spec.selectivity / (len(run.graph.children[parent]) if spec.split else 1)

@@ -1,0 +1,110 @@
+"""What a scenario says, as frozen data: cluster, jobs, loads, events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headgate.config import Settings
+from headgate.core.intents import Intent
+from headgate.core.model import Graph, Job, JobAllocation, Operator
+from headgate.sim.loads import Load
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpec:
+    """An operator's behaviour: what a row costs, how many rows it becomes, how many lanes it starts with."""
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    cost_s: float = 0.0
+    """Core seconds per row."""
+    wait_s: float = 0.0
+    """Seconds per row in which a lane is occupied but no core is: a look-up, a remote call."""
+    selectivity: float = 1.0
+    """Rows sent per row processed."""
+    split: bool = False
+    """Rows are divided among the children; otherwise each child gets all of them."""
+    lanes: int = 1
+    max_lanes: int | None = None
+    weight: float = 1.0
+    state_mb: float = 0.0
+    """State that is restored after each reconfiguration."""
+    retain_s: float = 0.0
+    """How long rows stay in memory, as in a join."""
+    row_kb: float = 1.0
+    """Memory that a retained row takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job of a scenario with its load, one per source."""
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    intent: Intent
+    loads: Mapping[str, Load]
+    tenant: str = "default"
+    pace_s: float = 0.0
+
+    def job(self) -> Job:
+        """The job as the controller knows it."""
+        operators = (Operator(o.name, o.inputs, o.weight, o.max_lanes) for o in self.operators)
+        return Job(self.name, Graph.of(*operators), self.intent, self.tenant)
+
+    def allocation(self, paced: bool) -> JobAllocation:
+        """What the job starts with."""
+        return JobAllocation({o.name: o.lanes for o in self.operators}, self.pace_s if paced else None)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """A host of the cluster."""
+
+    name: str
+    cores: float
+    memory_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens to the cluster at a time; the engine has one method per kind."""
+
+    at_s: float
+    kind: str
+    """add, remove, intent, fail-link, restore-link, fail-host, restore-host, slow-host, cpu-load."""
+    target: str = ""
+    """A job or a host; empty for all hosts."""
+    value: float = 0.0
+    job: JobSpec | None = None
+    intent: Intent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A whole experiment."""
+
+    name: str
+    title: str
+    figure: str
+    engine: str
+    duration_s: float
+    control_after_s: float
+    hosts: tuple[HostSpec, ...]
+    jobs: tuple[JobSpec, ...]
+    events: tuple[Event, ...] = ()
+    policies: tuple[str, ...] = ("headgate", "static")
+    settings: Settings = field(default_factory=Settings)
+    paper: Mapping[str, str] = field(default_factory=dict)
+    """What the paper reports, by the name of the figure it belongs beside."""
+    sweep: tuple[Variant, ...] = ()
+    """Variants of this scenario that are run as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One point of a sweep."""
+
+    label: str
+    value: float | str
+    scenario: Scenario

@@ -59,6 +59,13 @@ class Settings:
         0,
         1,
     )
+    hopeless: float = setting(
+        0.1,
+        "share",
+        "A job that gets less than this share of its worth and cannot be helped may be throttled for the others.",
+        0,
+        1,
+    )
     drop: float = setting(
         0.05,
         "share",
@@ -91,6 +98,21 @@ class Settings:
         0.6, "share", "Model sizing: share of its time that a lane should be busy after a reconfiguration.", 0.05, 1
     )
     catch_up_s: float = setting(120.0, "s", "Model sizing: time in which the backlog should be worked off.", 1)
+    catch_up_limit: float = setting(
+        1.0,
+        "share",
+        "Model sizing: lanes for working off the backlog are added for at most this multiple of the input.",
+        0,
+    )
+    patience_s: float = setting(
+        1200.0, "s", "A job that will have worked off its backlog within this time is left alone until it has."
+    )
+    growth_limit: float = setting(
+        5.0, "times", "Model sizing: an operator gets at most this many times its lanes in one step.", 1
+    )
+    linger_s: float = setting(
+        300.0, "s", "A job that misses its intent by less than the drop is helped after it has missed it for this long."
+    )
     max_lanes: int = setting(1024, "lanes", "No operator ever gets more lanes than this.", 1)
     objective: str = setting(
         "total",

@@ -139,7 +139,7 @@ def _source_juice(span: Span, source: str) -> float:
     arrived = span.arrived(source)
     if arrived <= 0:
         return 1.0
-    grace = arrived / span.seconds * _grace_s(span)
+    grace = arrived / span.seconds * grace_s(span)
     late = [
         max(0.0, sample.reading.arrived[source] - sample.reading.operators[source].processed[OUTSIDE] - grace)
         for sample in (span.first, span.last)
@@ -147,7 +147,7 @@ def _source_juice(span: Span, source: str) -> float:
     return min(1.0, max(0.0, 1 - (late[1] - late[0]) / arrived))
 
 
-def _grace_s(span: Span) -> float:
+def grace_s(span: Span) -> float:
     """Two periods between epochs, but never more than half the span: a job that falls behind must not excuse itself."""
     first, last = span.first.reading.epochs, span.last.reading.epochs
     if first is None or last is None:

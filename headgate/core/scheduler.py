@@ -15,7 +15,7 @@ from headgate.config import Settings
 from headgate.core.metrics import JobView, View, capacities, sub_window_utility
 from headgate.core.model import Action, ActionKind, Allocation, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.core.sizing import fewer_lanes, longest_pace_s, more_lanes
+from headgate.core.sizing import catching_up, fewer_lanes, longest_pace_s, more_lanes
 
 
 class Phase(Enum):
@@ -40,14 +40,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A job that more lanes did not help, set aside for a while, or until its input or its utility changes.
+    """A job that more lanes did not help, set aside for a while, or until its input changes.
 
     It is kept beyond its time, so that a job which is set aside again and again is tried less and less often.
     """
 
     until_s: float
     arrival_rows_s: float
-    utility: float
     times: int
 
 
@@ -69,6 +68,8 @@ class State:
     best: Configuration | None = None
     """The best configuration of the history, where a reversion goes."""
     reduced: bool = False
+    throttled: tuple[str, ...] = ()
+    """Hopeless jobs that were made smaller for the others' sake, in this search."""
     trial: Trial | None = None
     skipped: Mapping[str, Skip] = field(default_factory=dict)
     stable: int = 0
@@ -82,6 +83,8 @@ class State:
     """From when on each job is measured: a window never reaches back beyond a change."""
     steps: Mapping[str, int] = field(default_factory=dict)
     """Reconfigurations of each job since it last met its intent."""
+    missed_since_s: Mapping[str, float] = field(default_factory=dict)
+    """Since when each job has missed its intent without a break."""
     shortfall: float = 0.0
     """Share of about the last hour in which some intent was missed on a congested cluster."""
 
@@ -132,8 +135,13 @@ class Situation:
 
     @property
     def wanting(self) -> list[JobView]:
-        """Jobs that miss their intents and have not been set aside."""
-        return [job for job in self.missing if not self.skips(job.job.name)]
+        """Jobs that miss their intents, have not been set aside and do not mend by themselves."""
+        return [job for job in self.missing if not self.skips(job.job.name) and not mends(job, self.settings)]
+
+    @property
+    def mending(self) -> list[JobView]:
+        """Jobs that miss their intents, but not for long any more."""
+        return [job for job in self.missing if mends(job, self.settings)]
 
     def skips(self, name: str) -> bool:
         """Whether the job is set aside now."""
@@ -161,6 +169,11 @@ def score_of(view: View, settings: Settings) -> float:
     if settings.objective == "lowest":
         return min((job.satisfaction or 0.0 for job in view.jobs.values()), default=1.0)
     return sum(job.utility or 0.0 for job in view.jobs.values())
+
+
+def mends(job: JobView, settings: Settings) -> bool:
+    """Whether the job is over it: its newest sub-window is fine, or its backlog is on its way down."""
+    return (job.recent is not None and job.recent >= job.worth) or catching_up(job, settings)
 
 
 def step(state: State, view: View, settings: Settings) -> tuple[State, Decision]:
@@ -192,6 +205,7 @@ def _noticed(situation: Situation) -> Situation:
         sighted_s=sighted_s if blind else None,
         skipped=skipped,
         steps=steps,
+        missed_since_s={job.job.name: state.missed_since_s.get(job.job.name, view.at_s) for job in situation.missing},
         shortfall=_shortfall(situation),
     )
     return dataclasses.replace(situation, state=state)
@@ -205,15 +219,13 @@ def _shortfall(situation: Situation) -> float:
 
 
 def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
-    """A skip holds while the job's input and utility are about what they were."""
+    """A skip holds while the job misses its intent with about the same input."""
     if job is None or job.met:
         return False
-    if job.span is None or job.utility is None:
+    if job.span is None:
         return True
     change = abs(job.span.arrival_rows_s() - skip.arrival_rows_s)
-    if change > situation.settings.skip_load_change * max(skip.arrival_rows_s, 1e-9):
-        return False
-    return job.utility >= skip.utility - situation.settings.drop * job.worth
+    return change <= situation.settings.skip_load_change * max(skip.arrival_rows_s, 1e-9)
 
 
 def _judged(situation: Situation) -> Situation:
@@ -239,6 +251,8 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
     after = job.utility if job is not None else None
     fell = situation.score < trial.score - situation.settings.noise * situation.max_score
     harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
+    if trial.kind is ActionKind.REDUCE and trial.job is not None:
+        harmful = situation.score <= trial.score + situation.settings.noise * situation.max_score
     if harmful:
         text = "did harm"
     elif _plateaued(trial, job, situation):
@@ -250,6 +264,8 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
 
 def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
     """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper)."""
+    if job is not None and mends(job, situation.settings):
+        return False
     itself = job is not None and (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (
         1 - situation.settings.noise
     )
@@ -258,6 +274,8 @@ def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
 
 def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
     if trial.kind is not ActionKind.RECONFIGURE or job is None or job.met or job.utility is None:
+        return False
+    if mends(job, situation.settings):
         return False
     return job.utility < trial.utilities.get(job.job.name, 0.0) * (1 + situation.settings.improvement)
 
@@ -279,7 +297,7 @@ def _set_aside(state: State, job: JobView, situation: Situation) -> State:
     times = state.skipped[name].times + 1 if name in state.skipped else 1
     arrival = job.span.arrival_rows_s() if job.span is not None else 0.0
     length_s = situation.settings.skip_s * 2 ** min(times - 1, 5)
-    skip = Skip(situation.view.at_s + length_s, arrival, job.utility or 0.0, times)
+    skip = Skip(situation.view.at_s + length_s, arrival, times)
     return dataclasses.replace(state, skipped={**state.skipped, name: skip})
 
 
@@ -348,6 +366,14 @@ def _can_help(now: Situation) -> bool:
     return any(_help_for(job, now.settings) is not None for job in now.wanting)
 
 
+def _hopeless_hog(now: Situation) -> bool:
+    return _hog(now) is not None
+
+
+def _mends(now: Situation) -> bool:
+    return bool(now.mending)
+
+
 def _was_better(now: Situation) -> bool:
     best = now.state.best
     return best is not None and best.score > now.score + now.settings.noise * now.max_score and bool(_way_back(now))
@@ -357,12 +383,14 @@ def _fell(now: Situation) -> bool:
     """The total fell (Henge, section 5.3), or one job that nobody set aside lost its share (beyond the paper)."""
     rest = now.state.rest_score
     total = rest is not None and now.score < rest * (1 - now.settings.drop) and bool(now.wanting)
-    return total or any(_lost(job, now.settings) for job in now.wanting)
+    return total or any(_lost(job, now) for job in now.wanting)
 
 
-def _lost(job: JobView, settings: Settings) -> bool:
-    """Below its worth by more than the drop, over the window and still in the newest sub-window."""
-    limit = job.worth * (1 - settings.drop)
+def _lost(job: JobView, now: Situation) -> bool:
+    """Below its worth by more than the drop, over the window and still in the newest sub-window; or by less for long."""
+    if now.view.at_s - now.state.missed_since_s[job.job.name] >= now.settings.linger_s:
+        return True
+    limit = job.worth * (1 - now.settings.drop)
     return job.utility is not None and job.utility < limit and job.recent is not None and job.recent < limit
 
 
@@ -393,7 +421,7 @@ def _start_afresh(now: Situation) -> Result:
 
 def _forgotten(state: State) -> State:
     return dataclasses.replace(
-        state, phase=Phase.SEARCHING, best=None, reduced=False, trial=None, stable=0, rest_score=None
+        state, phase=Phase.SEARCHING, best=None, reduced=False, throttled=(), trial=None, stable=0, rest_score=None
     )
 
 
@@ -413,6 +441,9 @@ def _let_settle(now: Situation) -> Result:
 
 
 def _stands_still(job: JobView, settings: Settings) -> bool:
+    """No more change to wait for: two sub-windows alike, or a backlog on its way down."""
+    if catching_up(job, settings):
+        return True
     older, newer = sub_window_utility(job.job, job.samples[-3:-1], settings), job.recent
     if older is None or newer is None:
         return False
@@ -448,18 +479,58 @@ def _reductions(now: Situation) -> dict[str, JobAllocation]:
     return changes
 
 
+def _throttle(now: Situation) -> Result:
+    """Make the greediest hopeless job smaller, so that others can meet their intents (beyond the paper)."""
+    job = _hog(now)
+    assert job is not None
+    name, lanes = job.job.name, job.allocation.lanes
+    left = {operator: _throttled_lanes(job, operator, count, now.settings) for operator, count in lanes.items()}
+    cause = Cause(
+        f"{name} gets {job.utility or 0:.3g} of {job.worth:g} out of {sum(lanes.values())} lanes and nothing helps it;"
+        f" {sum(left.values())} lanes leave the cores to the others",
+        {"utility": job.utility or 0.0, "worth": job.worth},
+    )
+    action = Action(ActionKind.REDUCE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
+    state = dataclasses.replace(_remember_best(now.state, now), throttled=(*now.state.throttled, name))
+    return _on_trial(state, action, now), Decision("", cause.text, action)
+
+
+def _throttled_lanes(job: JobView, operator: str, lanes: int, settings: Settings) -> int:
+    if not job.job.graph.operators[operator].inputs:
+        return lanes
+    return max(1, round(lanes * (1 - settings.reduction)))
+
+
+def _hog(now: Situation) -> JobView | None:
+    """The job that keeps most lanes busy for next to nothing, while the cores are short and others miss their intents."""
+    short = [job for job in now.missing if not mends(job, now.settings)]
+    if not now.view.congested or now.settings.objective != "total" or len(short) < 2:
+        return None
+    hopeless = [
+        job
+        for job in short
+        if (job.satisfaction or 0.0) < now.settings.hopeless and job.job.name not in now.state.throttled
+    ]
+    return max(hopeless, key=_busy_lanes, default=None)
+
+
+def _busy_lanes(job: JobView) -> float:
+    return sum(sum(job.span.busy_s(name)) for name in job.allocation.lanes) if job.span is not None else 0.0
+
+
 def _revert(now: Situation) -> Result:
-    """Back to the best configuration; the search is over until something changes."""
+    """Back to the best configuration; the search goes on only for jobs that have not had their turn (beyond the paper)."""
     best = now.state.best
     changes = _way_back(now)
     if best is None or not changes:
         return _rest(now)
     cause = Cause(
-        f"no step left that helps: back to the best configuration so far, worth {best.score:.4g} (now {now.score:.4g})",
+        f"back to the best configuration so far, worth {best.score:.4g} (now {now.score:.4g})",
         {"best": best.score, "score": now.score},
     )
     action = Action(ActionKind.REVERT, None, changes, cause)
-    state = dataclasses.replace(_resting(now), rest_score=None)
+    others = any(_help_for(job, now.settings) is not None for job in now.wanting)
+    state = now.state if others else dataclasses.replace(_resting(now), rest_score=None)
     return _on_trial(state, action, now), Decision("", cause.text, action)
 
 
@@ -497,6 +568,10 @@ def _forget(now: Situation) -> Result:
 def _count_stable(now: Situation) -> Result:
     state = dataclasses.replace(now.state, stable=now.state.stable + 1)
     return state, Decision("", f"all intents hold, round {state.stable} of {now.settings.stable_rounds}")
+
+
+def _wait_for_backlog(now: Situation) -> Result:
+    return now.state, Decision("", f"{_names(now.mending)} will meet the intent once the backlog is gone")
 
 
 def _relax(now: Situation) -> Result:
@@ -655,9 +730,7 @@ TRANSITIONS: tuple[Rule, ...] = (
         SEARCHING,
         "once per workload, when a step did harm on a congested cluster",
     ),
-    Rule(
-        "revert", SEARCHING, _harmed, _revert, CONVERGED, "when a step did harm and a reduction is spent or cannot help"
-    ),
+    Rule("revert", SEARCHING, _harmed, _revert, SAME, "when a step did harm and a reduction is spent or cannot help"),
     Rule(
         "overtaken",
         SEARCHING,
@@ -683,6 +756,14 @@ TRANSITIONS: tuple[Rule, ...] = (
         _reconfigure,
         SEARCHING,
         "when a job misses its intent and lanes or pace may help it",
+    ),
+    Rule(
+        "throttle",
+        SEARCHING,
+        _hopeless_hog,
+        _throttle,
+        SEARCHING,
+        "when a hopeless job takes the cores that others lack",
     ),
     Rule(
         "give back",

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, Span, capacities, epoch_s
-from headgate.core.model import OUTSIDE, Graph
+from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s
+from headgate.core.model import OUTSIDE, Graph, JobReading
 
 Lanes = Mapping[str, int]
 
@@ -47,9 +47,12 @@ def _paper(view: JobView, span: Span, settings: Settings) -> Lanes:
 
 def _model(view: JobView, span: Span, settings: Settings) -> Lanes:
     """Lanes for the input plus the backlog at the target share of busy time; if the job has those already, at the lowest share."""
-    work = needed_work(view.job.graph, span, settings.catch_up_s)
+    work = needed_work(view.job.graph, span, settings)
     for target in (settings.target_busy, min(settings.capacity_threshold, settings.target_busy)):
-        wanted = _lanes_for(view, span, work, target)
+        wanted = {
+            name: min(lanes, math.ceil(view.allocation.lanes[name] * settings.growth_limit))
+            for name, lanes in _lanes_for(view, span, work, target).items()
+        }
         if any(wanted[name] > lanes for name, lanes in view.allocation.lanes.items()):
             return wanted
     return view.allocation.lanes
@@ -69,7 +72,7 @@ def _lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], targ
     }
 
 
-def needed_work(graph: Graph, span: Span, catch_up_s: float) -> dict[str, float | None]:
+def needed_work(graph: Graph, span: Span, settings: Settings) -> dict[str, float | None]:
     """Busy lane-seconds per second each operator needs to keep up and work off what waits; None where nothing was measured."""
     rate: dict[str, float] = {}
     work: dict[str, float | None] = {}
@@ -77,7 +80,8 @@ def needed_work(graph: Graph, span: Span, catch_up_s: float) -> dict[str, float 
         offered = span.arrived(name) / span.seconds if not operator.inputs else 0.0
         for parent in operator.inputs:
             offered += rate[parent] * _selectivity(span, parent, name)
-        rate[name] = offered + waiting(graph, span, name) / catch_up_s
+        backlog_rows_s = waiting(graph, span.last.reading, name) / settings.catch_up_s
+        rate[name] = offered + min(backlog_rows_s, settings.catch_up_limit * offered)
         rows, busy_s = span.rows_in(name), sum(span.busy_s(name))
         work[name] = rate[name] * busy_s / rows if rows > 0 else None
     return work
@@ -89,14 +93,29 @@ def _selectivity(span: Span, parent: str, child: str) -> float:
     return span.sent(parent, child) / rows if rows > 0 else 0.0
 
 
-def waiting(graph: Graph, span: Span, name: str) -> float:
-    """Rows that wait in front of an operator now: all that were sent to it less all that it processed."""
-    reading = span.last.reading
+def waiting(graph: Graph, reading: JobReading, name: str) -> float:
+    """Rows that wait in front of an operator: all that were sent to it less all that it processed."""
     processed = reading.operators[name].processed
     inputs = graph.operators[name].inputs
     if not inputs:
         return max(0.0, reading.arrived[name] - processed[OUTSIDE])
     return max(0.0, sum(reading.operators[parent].sent[name] - processed[parent] for parent in inputs))
+
+
+def catching_up(view: JobView, settings: Settings) -> bool:
+    """Whether the job works off a backlog fast enough to be left alone with it, or has only just done so."""
+    if view.span is None:
+        return False
+    span = view.span
+    before, lately, left = (_all_waiting(view, sample.reading) for sample in (span.first, view.samples[-2], span.last))
+    few = span.arrival_rows_s() * max(1.0, grace_s(span))
+    if left <= few:
+        return lately > few
+    return left < before and left * span.seconds / (before - left) <= settings.patience_s
+
+
+def _all_waiting(view: JobView, reading: JobReading) -> float:
+    return sum(waiting(view.job.graph, reading, name) for name in view.job.graph.operators)
 
 
 def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
@@ -108,9 +127,7 @@ def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
         return view.allocation.lanes
     graph, span = view.job.graph, view.span
     capacity = capacities(graph, span)
-    work = (
-        needed_work(graph, span, settings.catch_up_s) if settings.sizing == "model" else dict.fromkeys(graph.operators)
-    )
+    work = needed_work(graph, span, settings) if settings.sizing == "model" else dict.fromkeys(graph.operators)
     needed = (
         _lanes_for(view, span, work, settings.target_busy)
         if settings.sizing == "model"

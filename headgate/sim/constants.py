@@ -24,8 +24,12 @@ VARIABILITY: Final = 8.0
 """Mean of the squared coefficients of variation of arrivals and service (Allen-Cunneen); rows come in bursts."""
 IDLE_LANE_CORES: Final = 0.005
 """Cores a lane takes without doing anything: polling, heartbeats, timers."""
-OVERSUBSCRIPTION_COST: Final = 0.05
-"""Share of a host's cores lost to switching, per runnable lane and core beyond the first."""
+MOST_IDLE: Final = 0.3
+"""Share of a host's cores that idle lanes take at most."""
+OVERSUBSCRIPTION_COST: Final = 0.01
+"""Share of a host's cores lost to switching, per runnable lane and core beyond the first; a third of them at most."""
+MOST_STRETCH: Final = 1000.0
+"""A row's core time never takes longer than this multiple."""
 FULL_HOST: Final = 0.97
 """Share of its cores a host can give to lanes at most."""
 PAUSE_S: Final = 4.0

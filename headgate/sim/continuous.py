@@ -301,12 +301,17 @@ class ContinuousEngine(SimulatedEngine):
         noise = self._host_noise.factor(int(self._now_s / NOISE_S + 1e-9))
         wanted = ((self._done * self._cost / step_s)[:, None] * share).sum(axis=0) / (self._speed * noise)
         lanes = (self._lanes * self._alive[None, :]).sum(axis=0)
-        idle = lanes * constants.IDLE_LANE_CORES + self._outside_load
-        self._load = wanted * self._stretch + idle
-        lost = constants.OVERSUBSCRIPTION_COST * np.maximum(0.0, self._load / self._cores - 1)
-        cores = constants.FULL_HOST * self._cores / (1 + lost)
-        used = (wanted + idle) / cores
-        before, self._stretch = self._stretch, np.maximum(1 + np.minimum(used, 1.0) ** 8, self._stretch * used)
+        running = wanted * self._stretch
+        idle = np.minimum(lanes * constants.IDLE_LANE_CORES, constants.MOST_IDLE * self._cores)
+        self._load = running + idle + self._outside_load
+        # Others that want the cores get their fair share of a full host, not all they ask for.
+        others = self._outside_load * np.minimum(1.0, self._cores / self._load)
+        lost = np.minimum(0.5, constants.OVERSUBSCRIPTION_COST * np.maximum(0.0, self._load / self._cores - 1))
+        used = (wanted + idle + others) / (constants.FULL_HOST * self._cores / (1 + lost))
+        before, self._stretch = (
+            self._stretch,
+            np.maximum(1 + np.minimum(used, 1.0) ** 8, np.minimum(self._stretch * used, constants.MOST_STRETCH)),
+        )
         # Hosts that stand still need no small steps; queues between them are exact in steps of any length.
         self._steady = bool(np.abs(self._stretch / before - 1).max() < 0.01) and self._now_s >= self._all_run_from_s
         retained = ((self._done * self._retained_mb / step_s)[:, None] * share).sum(axis=0)

@@ -159,26 +159,31 @@ def _note_flows(result: Run, view: View) -> None:
 
 def sized_for_median(scenario: Scenario) -> Scenario:
     """What a careful person does once: lanes for the median load of each job."""
-    jobs = tuple(_sized(job, scenario) for job in scenario.jobs)
+
+    def sized(spec: JobSpec) -> JobSpec:
+        rates = {source: median_rate(load, scenario.duration_s) for source, load in spec.loads.items()}
+        return sized_for(spec, rates, scenario.settings.target_busy)
+
     events = tuple(
-        dataclasses.replace(event, job=_sized(event.job, scenario)) if event.job is not None else event
+        dataclasses.replace(event, job=sized(event.job)) if event.job is not None else event
         for event in scenario.events
     )
-    return dataclasses.replace(scenario, jobs=jobs, events=events)
+    return dataclasses.replace(scenario, jobs=tuple(map(sized, scenario.jobs)), events=events)
 
 
-def _sized(spec: JobSpec, scenario: Scenario) -> JobSpec:
-    rates = {source: median_rate(load, scenario.duration_s) for source, load in spec.loads.items()}
+def sized_for(spec: JobSpec, source_rates: Mapping[str, float], target_busy: float) -> JobSpec:
+    """The job with lanes that are busy for `target_busy` of their time at these input rates."""
+    rates = dict(source_rates)
     graph = spec.job().graph
     by_name = {operator.name: operator for operator in spec.operators}
-    sized: dict[str, OperatorSpec] = {}
     for name, operator in graph.operators.items():
-        rate = sum((_sent(by_name[p], rates[p], len(graph.children[p])) for p in operator.inputs), 0.0)
-        rates[name] = rates[name] if not operator.inputs else rate
-        work = rates[name] * (by_name[name].cost_s + by_name[name].wait_s)
-        lanes = max(1, math.ceil(work / scenario.settings.target_busy))
-        sized[name] = dataclasses.replace(by_name[name], lanes=lanes)
-    return dataclasses.replace(spec, operators=tuple(sized[operator.name] for operator in spec.operators))
+        if operator.inputs:
+            rates[name] = sum(_sent(by_name[p], rates[p], len(graph.children[p])) for p in operator.inputs)
+
+    def lanes(operator: OperatorSpec) -> int:
+        return max(1, math.ceil(rates[operator.name] * (operator.cost_s + operator.wait_s) / target_busy))
+
+    return dataclasses.replace(spec, operators=tuple(dataclasses.replace(o, lanes=lanes(o)) for o in spec.operators))
 
 
 def _sent(parent: OperatorSpec, rate_rows_s: float, children: int) -> float:

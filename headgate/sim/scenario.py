@@ -76,7 +76,8 @@ def _scenario(table: Table, path: Path) -> Scenario:
 
 
 def _one_scenario(table: Table, path: Path) -> Scenario:
-    topologies = {name: _operators(rows, f'topology "{name}"') for name, rows in _table(table, "topology").items()}
+    tables = {**_library(), **_table(table, "topology")}
+    topologies = {name: _operators(rows, f'topology "{name}"') for name, rows in tables.items()}
     reader = _JobReader(topologies, path.parent)
     jobs = tuple(reader.jobs(_rows(table, "job")))
     hosts = tuple(_hosts(_table(table, "cluster")))
@@ -95,6 +96,11 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         settings=settings_from(_table(table, "settings")),
         paper={str(key): str(value) for key, value in _table(table, "paper").items()},
     )
+
+
+def _library() -> Table:
+    """The topologies that ship."""
+    return tomllib.loads((resources.files("headgate.sim") / "topologies.toml").read_text(encoding="utf-8"))
 
 
 def _policies(given: Any) -> tuple[str, ...]:

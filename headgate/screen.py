@@ -1,0 +1,323 @@
+"""What a person sees while jobs run: one table, drawn from a view; simulated and real clusters look the same.
+
+`table` and its parts are pure; `Screen` puts them on a terminal, or writes a line per event where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headgate.core.metrics import JobView, View
+from headgate.core.model import Action
+from headgate.core.quantities import show_seconds
+from headgate.ports import JobRecord, RoundRecord
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+BAR_CELLS = 8
+SPARK_CELLS = 16
+SHOWN_ACTIONS = 5
+PHASES: Mapping[str, str] = {"not converged": "converging"}
+"""Words that read better in a headline."""
+STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "dim"}
+
+# -- what is shown ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job as it is shown."""
+
+    name: str
+    intent: str
+    worth: float
+    utility: float | None
+    met: bool | None
+    latency_s: float | None
+    latency_missed: bool
+    juice: float | None
+    juice_missed: bool
+    lanes: int
+    pace_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Something that was done: when, to whom, and why, each in words."""
+
+    at: str
+    who: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The headline's figures; None where nothing is known."""
+
+    utility: float
+    max_utility: float
+    cores: float | None = None
+    load: float | None = None
+    """Runnable lanes per core."""
+
+
+def rows_of_view(view: View) -> list[Row]:
+    """The jobs of a view."""
+    return [_row_of_job(job) for job in view.jobs.values()]
+
+
+def _row_of_job(job: JobView) -> Row:
+    intent = job.job.intent
+    return Row(
+        name=job.job.name,
+        intent=intent.describe(),
+        worth=job.worth,
+        utility=job.utility,
+        met=job.met,
+        latency_s=job.latency_s,
+        latency_missed=_above(job.latency_s, intent.latency_s),
+        juice=job.juice,
+        juice_missed=job.met is False and _above(intent.juice, job.juice),
+        lanes=sum(job.allocation.lanes.values()),
+        pace_s=job.allocation.pace_s,
+    )
+
+
+def rows_of_round(record: RoundRecord) -> list[Row]:
+    """The jobs of a round of the journal."""
+    return [_row_of_record(name, job) for name, job in record.jobs.items()]
+
+
+def _row_of_record(name: str, job: JobRecord) -> Row:
+    return Row(
+        name=name,
+        intent=job.intent,
+        worth=job.worth,
+        utility=job.utility,
+        met=job.met,
+        latency_s=job.latency_s,
+        latency_missed=_above(job.latency_s, job.latency_intent_s),
+        juice=job.juice,
+        juice_missed=job.met is False and _above(job.juice_intent, job.juice),
+        lanes=sum(job.lanes.values()),
+        pace_s=job.pace_s,
+    )
+
+
+def _above(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value > limit
+
+
+def cluster_of_view(view: View) -> Cluster:
+    """The totals of a view."""
+    loads = [host.load for host in view.hosts if host.load is not None]
+    cores = sum(host.cores for host in view.hosts)
+    return Cluster(
+        utility=sum(job.utility or 0.0 for job in view.jobs.values()),
+        max_utility=sum(job.worth for job in view.jobs.values()),
+        cores=cores or None,
+        load=sum(loads) / cores if loads and cores else None,
+    )
+
+
+def happened(action: Action, at: str) -> Happened:
+    """An action in words."""
+    who = action.job or action.kind.value
+    return Happened(at, who, action.cause.text)
+
+
+# -- the table -------------------------------------------------------------------------------------------------------------------
+
+
+def table(
+    view: View,
+    phase: str,
+    history: Sequence[float] = (),
+    actions: Sequence[Happened] = (),
+    height: int | None = None,
+    clock: str = "",
+) -> RenderableType:
+    """The whole screen: headline, jobs, last actions; `history` is the satisfaction of the last rounds, 0 to 1.
+
+    `console.print(table(view, "converged", [0.5, 0.9, 1.0]))`; with a height, jobs that miss their intents come first and the
+    rest is counted.
+    """
+    head = headline(cluster_of_view(view), phase, history, clock)
+    shown = actions[-SHOWN_ACTIONS:]
+    room = None if height is None else max(3, height - len(shown) - 3)
+    return Group(head, *jobs_table(rows_of_view(view), room), *map(_action_line, shown))
+
+
+def headline(cluster: Cluster, phase: str, history: Sequence[float] = (), clock: str = "") -> Text:
+    """One line about the cluster as a whole."""
+    parts = [f"{_figure(cluster.cores)} cores"] if cluster.cores is not None else []
+    parts += [f"load {cluster.load:.2f}"] if cluster.load is not None else []
+    parts += [f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"]
+    line = Text(" cluster  ", "bold").append(" · ".join(parts), "not bold")
+    line.append(f" {sparkline(history)}" if history else "", "cyan not bold")
+    line.append(f"  {PHASES.get(phase, phase)}", "bold" if phase == "converged" else "yellow")
+    return line.append(f"  {clock}" if clock else "", "dim not bold")
+
+
+def sparkline(history: Sequence[float], cells: int = SPARK_CELLS) -> str:
+    """The last values between 0 and 1 as a row of blocks.
+
+    >>> sparkline([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    known = [min(1.0, max(0.0, value)) for value in history if not math.isnan(value)]
+    return "".join(BLOCKS[round(value * (len(BLOCKS) - 1) + 1e-9)] for value in known[-cells:])
+
+
+def jobs_table(rows: Sequence[Row], room: int | None = None) -> list[RenderableType]:
+    """The jobs, those that miss their intents first; what does not fit into `room` lines is counted below."""
+    ordered = sorted(rows, key=lambda row: row.met is not False)
+    fits = len(ordered) if room is None or len(ordered) <= room else room - 1
+    drawn = Table(box=None, pad_edge=True, header_style="dim", collapse_padding=False, padding=(0, 2, 0, 1))
+    paced = any(row.pace_s is not None for row in rows)
+    for name in ("job", "intent", "latency", "juice", "utility", "lanes", *(["every"] if paced else [])):
+        drawn.add_column(name, no_wrap=True)
+    for row in ordered[:fits]:
+        drawn.add_row(*_cells(row), *([_pace(row.pace_s)] if paced else []))
+    return [drawn, *_rest(ordered[fits:])]
+
+
+def _rest(rows: Sequence[Row]) -> list[Text]:
+    if not rows:
+        return []
+    missing = sum(row.met is False for row in rows)
+    told = f"{missing} of them miss their intents" if missing else "none of them misses its intent"
+    return [Text(f" and {len(rows)} more jobs; {told}", "dim")]
+
+
+def _cells(row: Row) -> tuple[Text | str, ...]:
+    latency = Text("-" if row.latency_s is None else show_seconds(row.latency_s, 2))
+    if row.latency_missed:
+        latency.append(" ↑").stylize("red")
+    juice = Text("-" if row.juice is None else f"{row.juice:.2f}")
+    if row.juice_missed:
+        juice.append(" ↓").stylize("red")
+    return row.name, row.intent, latency, juice, utility_bar(row), str(row.lanes)
+
+
+def utility_bar(row: Row) -> Text:
+    """Utility as a bar and as a figure: `████░░░░ 54/100`."""
+    if row.utility is None:
+        return Text(f"{'·' * BAR_CELLS} -/{_figure(row.worth)}", "dim")
+    share = row.utility / row.worth if row.worth else 0.0
+    full = min(BAR_CELLS, math.floor(share * BAR_CELLS + 1e-6))
+    bar = Text("█" * full + "░" * (BAR_CELLS - full), STYLES[row.met])
+    return bar.append(f" {_figure(row.utility)}/{_figure(row.worth)}", "default")
+
+
+def _pace(pace_s: float | None) -> str:
+    if pace_s is None:
+        return ""
+    return "now" if pace_s == 0 else show_seconds(pace_s, 2)
+
+
+def _action_line(action: Happened) -> Text:
+    line = Text(f" {action.at}  ", "dim", no_wrap=True, overflow="ellipsis")
+    return line.append(f"{action.who}  ", "bold not dim").append(action.text, "not dim")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def since_start(at_s: float) -> str:
+    """Virtual time for people: hours, minutes and seconds since the start.
+
+    >>> since_start(900)
+    '0:15:00'
+    """
+    minutes, seconds = divmod(round(at_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+# -- on a terminal ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Screen:
+    """Shows round after round: the live table on a terminal, else a line per action and now and then one about the cluster.
+
+    `with Screen(console) as screen: screen.show(view, phase, action)`
+    """
+
+    console: Console
+    clock: Callable[[float], str] = since_start
+    line_every_s: float = 300.0
+    """Without a terminal: time between two lines about the cluster."""
+    _live: Live | None = None
+    _history: list[float] = field(default_factory=list)
+    _actions: deque[Happened] = field(default_factory=lambda: deque(maxlen=SHOWN_ACTIONS))
+    _next_line_s: float = -math.inf
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, auto_refresh=False, transient=False, vertical_overflow="crop")
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, view: View, phase: str, action: Action | None, draw: bool = True) -> None:
+        """Take in one round; `draw` says whether it is worth a new picture."""
+        cluster = cluster_of_view(view)
+        self._history.append(cluster.utility / cluster.max_utility if cluster.max_utility else math.nan)
+        if action is not None:
+            self._actions.append(happened(action, self.clock(view.at_s)))
+        if self._live is None:
+            self._write_lines(view, cluster, phase, action)
+        elif draw:
+            self._live.update(self._picture(view, phase), refresh=True)
+
+    def _picture(self, view: View, phase: str) -> RenderableType:
+        recent = thinned(self._history, SPARK_CELLS)
+        return table(view, phase, recent, list(self._actions), self.console.height - 1, self.clock(view.at_s))
+
+    def _write_lines(self, view: View, cluster: Cluster, phase: str, action: Action | None) -> None:
+        if action is not None:
+            done = self._actions[-1]
+            self.console.print(f"{done.at}  {done.who}: {done.text}", markup=False, highlight=False, soft_wrap=True)
+        if view.at_s >= self._next_line_s:
+            self._next_line_s = view.at_s + self.line_every_s
+            self.console.print(self._status_line(view, cluster, phase), markup=False, highlight=False, soft_wrap=True)
+
+    def _status_line(self, view: View, cluster: Cluster, phase: str) -> str:
+        missing = sum(job.met is False for job in view.jobs.values())
+        told = f"{missing} of {len(view.jobs)} jobs miss their intents" if missing else "no job misses its intent"
+        total = f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"
+        return f"{self.clock(view.at_s)}  {total}, {told}, {PHASES.get(phase, phase)}"
+
+
+def thinned(values: Sequence[float], count: int) -> list[float]:
+    """At most `count` of the values, evenly spread, the last one among them.
+
+    >>> thinned(range(10), 4)
+    [0, 3, 6, 9]
+    """
+    if len(values) <= count:
+        return list(values)
+    step = (len(values) - 1) / (count - 1)
+    return [values[round(index * step)] for index in range(count)]
+
+
+def advice_lines(advice: Iterable[str]) -> list[Text]:
+    """What a person may want to do."""
+    return [Text(f" advice: {text}", "yellow") for text in advice]

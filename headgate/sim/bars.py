@@ -1,0 +1,348 @@
+"""The bars of each built-in scenario: what must hold, with the measured value beside it.
+
+A bar that does not hold is shown as such; nothing is rounded in its favour.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.sim.run import Run, run, sized_for
+from headgate.sim.spec import HostSpec, JobSpec, Scenario, Variant
+
+Runs = Mapping[str, Run]
+Variants = Sequence[tuple[Variant, Runs]]
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "==": operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure, and what it has to be."""
+
+    name: str
+    value: float | None
+    op: str
+    bar: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does; what could not be measured does not."""
+        return self.value is not None and not math.isnan(self.value) and _COMPARISONS[self.op](self.value, self.bar)
+
+
+def bars(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
+    """The bars of a built-in scenario; none for one of the user's own, or when `headgate` was not run."""
+    rows = _BARS.get(scenario.name)
+    return rows(scenario, runs, variants) if rows is not None and "headgate" in runs else []
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------------------
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    known = sorted(value for value in values if not math.isnan(value))
+    return known[min(len(known) - 1, int(share * len(known)))] if known else math.nan
+
+
+def _satisfaction(run_: Run) -> list[float]:
+    return [value for _, value in run_.controlled()]
+
+
+def _between(run_: Run, start_s: float, end_s: float) -> list[float]:
+    """Satisfaction in the sub-windows that lie in an interval."""
+    pairs = zip(run_.times_s, run_.satisfaction, strict=True)
+    return [value for at_s, value in pairs if start_s + run_.scenario.settings.round_s <= at_s <= end_s]
+
+
+def _met(run_: Run) -> float:
+    assert run_.final is not None
+    return float(sum(bool(job.met) for job in run_.final.jobs.values()))
+
+
+def _all_met_after_s(run_: Run) -> float | None:
+    """Seconds of control until the total is at its maximum for good (a minute, at least)."""
+    pairs = run_.controlled()
+    needed = max(1, round(60 / run_.scenario.settings.round_s))
+    for index in range(len(pairs) - needed + 1):
+        if all(value >= 1 - 1e-9 for _, value in pairs[index : index + needed]):
+            return pairs[index][0] - run_.scenario.control_after_s
+    return None
+
+
+def _reconfigurations(run_: Run) -> dict[str, int]:
+    counts = dict.fromkeys(run_.utilities, 0)
+    for entry in run_.log:
+        if entry.kind == "reconfigure" and entry.job is not None:
+            counts[entry.job] += 1
+    return counts
+
+
+# -- per scenario ----------------------------------------------------------------------------------------------------------------
+
+
+def _greedy_order(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    touched = list(dict.fromkeys(entry.job for entry in result.log if entry.kind == "reconfigure" and entry.job))
+    worths = [result.worths[name] for name in touched]
+    descending = sum(first > second for first, second in zip(worths, worths[1:], strict=False))
+    return [
+        Bar("T9 is touched first", float(bool(touched) and touched[0] == "T9"), "==", 1),
+        Bar("first touches in descending order of worth (pairs)", descending, "==", len(result.worths) - 1),
+        Bar("jobs that meet 60 ms", _met(result), "==", 9),
+        Bar("seconds of control until all nine meet it", _all_met_after_s(result), "<=", 900),
+    ]
+
+
+def _hybrid(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    return [Bar("jobs that meet both thresholds", _met(runs["headgate"]), "==", 10)]
+
+
+def _spike(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    calm_s = 300.0
+    lowest = min(min(_between(result, start + calm_s, start + 3600)) for start in (3600.0, 7200.0))
+    return [Bar("lowest satisfaction in any window of the spikes after 5 minutes", lowest, ">=", 0.95)]
+
+
+def _diurnal(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    values = _satisfaction(runs["headgate"])
+    rows = [
+        Bar("mean satisfaction", _mean(values), ">=", 0.95),
+        Bar("15th percentile of satisfaction", _quantile(values, 0.15), ">=", 0.80),
+    ]
+    if "manual" in runs:
+        rows.append(Bar("mean satisfaction above manual's", _mean(values), ">", _mean(_satisfaction(runs["manual"]))))
+    return rows
+
+
+def _constrained(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    end_s = result.times_s[-1]
+    kinds = [entry.kind for entry in result.log]
+    return [
+        Bar("jobs that meet their intent (not all can)", _met(result), "<=", 4),
+        Bar("ends Converged", float(result.phases[-1] == "converged"), "==", 1),
+        Bar(
+            "satisfaction in the last 10 minutes above that before control",
+            _mean(_between(result, end_s - 600, end_s)),
+            ">",
+            _mean(_between(result, 300, scenario.control_after_s)),
+        ),
+        Bar("reductions in the log", kinds.count("reduce"), ">=", 1),
+        Bar("reversions in the log", kinds.count("revert"), ">=", 1),
+        Bar("actions in the last hour", sum(entry.at_s > end_s - 3600 for entry in result.log), "<=", 3),
+    ]
+
+
+def _cpu_spike(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    hit_s, over_s = (event.at_s for event in scenario.events)
+    before = _mean(_between(result, hit_s - 1200, hit_s))
+    lasting = _mean(_between(result, hit_s + 1200, over_s))
+    end_s = result.times_s[-1]
+    return [
+        Bar("satisfaction 20 minutes into the spike, of that before it", lasting / before, ">=", 0.99),
+        Bar(
+            "satisfaction at the end, of that before the spike",
+            _mean(_between(result, end_s - 600, end_s)) / before,
+            ">=",
+            0.999,
+        ),
+    ]
+
+
+def _stateful(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    counts = _reconfigurations(result)
+    with_state = [count for name, count in counts.items() if name.startswith("stateful")]
+    without = [count for name, count in counts.items() if name.startswith("stateless")]
+    return [
+        Bar("jobs that meet their intent", _met(result), "==", 4),
+        Bar("mean reconfigurations of stateful jobs (Henge 5.5)", _mean(with_state), "<=", 5.5),
+        Bar("mean reconfigurations of stateless jobs (Henge 4)", _mean(without), "<=", 4),
+        Bar("seconds of control until all meet it (Henge 1359)", _all_met_after_s(result), "<=", 1359),
+    ]
+
+
+def _tenants(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    arrivals = sorted({event.at_s for event in scenario.events})
+    calm = [_mean(_between(result, start + 3600, start + 7200)) for start in arrivals]
+    return [
+        Bar("lowest mean satisfaction in the second hour after an arrival", min(calm), ">=", 0.95),
+        Bar("jobs that meet their intent in the end", _met(result), ">=", 80),
+    ]
+
+
+def _cluster_size(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
+    """The papers' p5 is over jobs: how little the worst-served twentieth gets in the end."""
+    paper = {10: 0.003, 20: 0.564, 30: 0.740, 40: 0.945}
+    rows = []
+    for variant, results in variants:
+        shares = (
+            [job.satisfaction or 0.0 for job in results["headgate"].final.jobs.values()]
+            if results["headgate"].final
+            else []
+        )
+        name = f"5th percentile of the jobs' satisfaction on {variant.value} hosts (Henge {paper[int(variant.value)]})"
+        rows.append(Bar(name, _quantile(shares, 0.05), ">=", paper[int(variant.value)]))
+    return rows
+
+
+def _failure(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    failed_s, restored_s = (event.at_s for event in scenario.events)
+    blind = [entry for entry in result.log if failed_s <= entry.at_s < restored_s + scenario.settings.outage_data_s]
+    return [
+        Bar("actions between failure and recovery plus 5 minutes", len(blind), "==", 0),
+        Bar("actions after that", sum(entry.at_s >= restored_s + 300 for entry in result.log), ">=", 1),
+        Bar("satisfaction in the last 5 minutes", min(result.satisfaction[-30:]), "==", 1),
+    ]
+
+
+def _memory(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    reached_s = _all_met_after_s(result)
+    last = [value for value in result.memory[-60:] if not math.isnan(value)]
+    return [
+        Bar("jobs that meet their intent", _met(result), "==", 8),
+        Bar(
+            "seconds until maximum utility (Henge 2444)",
+            None if reached_s is None else reached_s + scenario.control_after_s,
+            "<=",
+            2444,
+        ),
+        Bar("highest mean memory use", max(result.memory), "<=", 0.36),
+        Bar("spread of memory use in the last 10 minutes", max(last) - min(last), "<=", 0.02),
+    ]
+
+
+def _juice_rate(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    before = [value for pairs in result.juices.values() for at_s, value in pairs if 3000 <= at_s < 4000]
+    after = [value for pairs in result.juices.values() for at_s, value in pairs if at_s >= 5734]
+    return [
+        Bar("lowest juice at the single rate", min(before), ">=", 0.992),
+        Bar("lowest juice at the triple rate, once mended (from 5734 s on)", min(after), ">=", 0.992),
+        Bar("correlation of juice and growth of the queue without control", _queue_correlation(runs), "<=", -0.5),
+    ]
+
+
+def _queue_correlation(runs: Runs) -> float | None:
+    """Juice against what the queue grew by in the same window, over all jobs before control begins."""
+    juices, growths = [], []
+    result = runs["headgate"]
+    for name, pairs in result.juices.items():
+        queue = result.backlogs[name]
+        for index in range(6, len(pairs)):
+            if pairs[index][0] < result.scenario.control_after_s:
+                juices.append(pairs[index][1])
+                growths.append(queue[index][1] - queue[index - 6][1])
+    return _correlation(juices, growths)
+
+
+def _correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    mean_1, mean_2 = _mean(first), _mean(second)
+    spread = math.sqrt(sum((a - mean_1) ** 2 for a in first) * sum((b - mean_2) ** 2 for b in second))
+    return sum((a - mean_1) * (b - mean_2) for a, b in zip(first, second, strict=True)) / spread if spread else None
+
+
+def _initial_config(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    counts = _reconfigurations(result)
+    possible = [name for name in counts if name.startswith(("slo-60", "slo-70"))]
+    impossible = [name for name in counts if name.startswith("slo-40")]
+    assert result.final is not None
+    late = [e for e in result.log if e.job in impossible and e.at_s > result.times_s[-1] - 3600]
+    return [
+        Bar(
+            "60 and 70 ms jobs that meet their intent",
+            sum(bool(result.final.jobs[n].met) for n in possible),
+            "==",
+            len(possible),
+        ),
+        Bar(
+            "40 ms jobs (impossible) that are set aside",
+            len(set(impossible) & set(result.skipped)),
+            "==",
+            len(impossible),
+        ),
+        Bar("actions for 40 ms jobs in the last hour", len(late), "==", 0),
+        Bar("most reconfigurations of a 40 ms job", max(counts[name] for name in impossible), "<=", 6),
+        Bar(
+            "median reconfigurations per job (Henge 4 to 5.5)",
+            _quantile(list(map(float, counts.values())), 0.5),
+            "<=",
+            3,
+        ),
+    ]
+
+
+def _consolidation(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
+    alone = sum(hosts_alone(scenario, job) for job in scenario.jobs)
+    by_hosts = {int(variant.value): results for variant, results in variants}
+    many, few = (by_hosts.get(math.floor(alone * share)) for share in (0.6, 0.4))
+    rows = [Bar("hosts that the jobs need when each has its own", alone, "==", 20)]
+    if many is not None:
+        rows.append(
+            Bar("jobs that meet their intent on 60 % of them", _met(many["headgate"]), "==", len(scenario.jobs))
+        )
+        rows.append(Bar("median satisfaction on 60 %", _quantile(_satisfaction(many["headgate"]), 0.5), "==", 1))
+    if few is not None:
+        value = _mean(_satisfaction(few["headgate"]))
+        rows.append(Bar("mean satisfaction on 40 %", value, ">=", 0.935))
+        if "static" in few:
+            rows.append(Bar("times static's on 40 %", value / _mean(_satisfaction(few["static"])), ">=", 6.7))
+    return rows
+
+
+def hosts_alone(scenario: Scenario, job: JobSpec) -> int:
+    """The fewest hosts on which one job, with lanes for its own peak, meets its intent all the time."""
+    peak = max(load.rate_rows_s(scenario.duration_s * i / 500) for load in job.loads.values() for i in range(501))
+    sized = sized_for(job, dict.fromkeys(job.loads, peak), scenario.settings.target_busy)
+    busiest_s = max(
+        range(0, int(scenario.duration_s), 60), key=lambda at: sum(x.rate_rows_s(at) for x in job.loads.values())
+    )
+    for count in range(1, 50):
+        hosts = tuple(
+            HostSpec(f"host-{i + 1}", scenario.hosts[0].cores, scenario.hosts[0].memory_gb) for i in range(count)
+        )
+        single = dataclasses.replace(
+            scenario, jobs=(sized,), hosts=hosts, duration_s=busiest_s + 1800.0, control_after_s=busiest_s, sweep=()
+        )
+        if min(_satisfaction(run(single, "static", 0))) >= 1 - 1e-9:
+            return count
+    return 50
+
+
+_BARS: Mapping[str, Callable[[Scenario, Runs, Variants], list[Bar]]] = {
+    "greedy-order": _greedy_order,
+    "hybrid": _hybrid,
+    "spike": _spike,
+    "diurnal": _diurnal,
+    "constrained": _constrained,
+    "cpu-spike": _cpu_spike,
+    "stateful": _stateful,
+    "tenants": _tenants,
+    "cluster-size": _cluster_size,
+    "failure": _failure,
+    "memory": _memory,
+    "juice-rate": _juice_rate,
+    "initial-config": _initial_config,
+    "consolidation": _consolidation,
+}

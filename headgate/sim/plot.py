@@ -1,0 +1,311 @@
+"""Pictures of a simulation, in the manner of the Henge papers: utility over time, the actions in it, and what caused them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headgate.sim.report import Runs, Variants, reconfigurations, satisfaction
+from headgate.sim.run import Logged, Run
+from headgate.sim.spec import Scenario
+
+COLORS: Mapping[str, str] = {"headgate": "#0b6e99", "manual": "#d98324", "threshold": "#7a5195", "static": "#8a8f94"}
+ACTION_COLORS: Mapping[str, str] = {
+    "reconfigure": "#0b6e99",
+    "reduce": "#2a9d5c",
+    "revert": "#c8553d",
+    "relax": "#b08900",
+}
+STYLE: Mapping[str, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#9aa0a6",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": "#e3e6e8",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.4,
+    "savefig.dpi": 150,
+}
+MAX_LABELS = 14
+"""Action labels that fit above the time axis without covering each other."""
+MAX_LINES = 8
+"""Jobs that can be told apart in one panel; more are drawn as a band."""
+
+Panel = Callable[[Axes], None]
+Times = Sequence[float]
+
+
+def draw(scenario: Scenario, runs: Runs, variants: Variants, path: Path) -> None:
+    """Write the picture that fits the scenario; the format follows from the name of the file."""
+    with mpl.rc_context(dict(STYLE)):
+        figure = _sweep_figure(scenario, variants) if variants else _time_figure(scenario, runs)
+        figure.savefig(path)
+
+
+# -- over time -------------------------------------------------------------------------------------------------------------------
+
+
+def _time_figure(scenario: Scenario, runs: Runs) -> Figure:
+    first = next(iter(runs.values()))
+    panels = _panels(scenario, runs, first)
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    grid = figure.add_gridspec(2, len(panels), height_ratios=(3, 2))
+    _utility_panel(figure.add_subplot(grid[0, :]), scenario, runs)
+    for index, panel in enumerate(panels):
+        panel(figure.add_subplot(grid[1, index]))
+    figure.suptitle(_title(scenario), x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _title(scenario: Scenario) -> str:
+    return scenario.title + (f"  ({scenario.figure})" if scenario.figure else "")
+
+
+def _panels(scenario: Scenario, runs: Runs, first: Run) -> list[Panel]:
+    """Whatever there is to see below the utility: input if it changes, load, memory if it is short, spread of satisfaction."""
+    panels: list[Panel] = []
+    if _varies(first):
+        panels.append(lambda axes: _input_panel(axes, scenario, first))
+    panels.append(lambda axes: _load_panel(axes, scenario, runs))
+    if max((value for value in first.memory if not math.isnan(value)), default=0.0) > 0.5:
+        panels.append(lambda axes: _memory_panel(axes, scenario, runs))
+    if len(runs) > 1:
+        panels.append(lambda axes: _spread_panel(axes, runs))
+    elif len(panels) == 1:
+        panels.append(lambda axes: _jobs_panel(axes, scenario, first))
+    return panels
+
+
+def _utility_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
+    unit_s, unit = _time_unit(scenario)
+    for name, run in reversed(runs.items()):
+        times, total, _ = _total_utility(run)
+        axes.plot(_in(times, unit_s), total, color=_color(name), label=name, zorder=3 if name == "headgate" else 2)
+    first = next(iter(runs.values()))
+    times, _, most = _total_utility(first)
+    axes.plot(_in(times, unit_s), most, color="#333333", lw=1, ls=(0, (4, 3)), label="maximum")
+    top = max(most, default=1.0)
+    axes.set(title="Total utility", ylabel="utility", ylim=(0, top * 1.22), xlim=(0, scenario.duration_s / unit_s))
+    axes.set_xlabel(unit)
+    _mark_control(axes, scenario, unit_s)
+    _mark_actions(axes, first.log, unit_s, top)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower left", bbox_to_anchor=(0.3, 1.0), ncols=6, borderaxespad=0.2)
+
+
+def _mark_control(axes: Axes, scenario: Scenario, unit_s: float) -> None:
+    if scenario.control_after_s > 0:
+        axes.axvspan(0, scenario.control_after_s / unit_s, color="#f1f3f4", zorder=0)
+        axes.annotate(
+            "not controlled", (0, 1), (4, -4), "axes fraction", "offset points", va="top", fontsize=8, color="#6b7075"
+        )
+
+
+def _mark_actions(axes: Axes, log: Sequence[Logged], unit_s: float, top: float) -> None:
+    """A line per action; those that stand apart far enough say for whom."""
+    low, high = axes.get_xlim()
+    apart = (high - low) / MAX_LABELS / 3
+    faint = 0.55 if len(log) <= 40 else 0.2
+    seen: set[str] = set()
+    last = -math.inf
+    row = 0
+    for one in log:
+        at = one.at_s / unit_s
+        color = ACTION_COLORS.get(one.kind, "#555555")
+        axes.plot([at, at], [0, top * 1.02], color=color, lw=0.8, alpha=faint, zorder=1)
+        seen.add(one.kind)
+        if at - last >= apart:
+            row = (row + 1) % 3 if at - last < 3 * apart else 0
+            axes.text(at, top * (1.04 + 0.055 * row), _who(one), color=color, fontsize=7, ha="center", va="bottom")
+            last = at
+    for kind in (kind for kind in ACTION_COLORS if kind in seen):
+        axes.plot([], [], color=ACTION_COLORS[kind], lw=0.8, alpha=0.8, label=kind)
+
+
+def _who(one: Logged) -> str:
+    if one.job is not None:
+        return one.job
+    return one.touched[0] if len(one.touched) == 1 else f"{len(one.touched)} jobs"
+
+
+def _total_utility(run: Run) -> tuple[list[float], list[float], list[float]]:
+    """Times, total utility, and what it could have been at most with the jobs of that time."""
+    total: dict[float, float] = {}
+    most: dict[float, float] = {}
+    for job, points in run.utilities.items():
+        worth = run.worths[job]
+        for at_s, share in points:
+            total[at_s] = total.get(at_s, 0.0) + share * worth
+            most[at_s] = most.get(at_s, 0.0) + worth
+    times = sorted(total)
+    return times, [total[at_s] for at_s in times], [most[at_s] for at_s in times]
+
+
+# -- the panels below ------------------------------------------------------------------------------------------------------------
+
+
+def _varies(run: Run) -> bool:
+    """Whether some job's input changes by more than noise does."""
+    for points in run.arrivals.values():
+        rates = [rate for _, rate in points]
+        if rates and np.percentile(rates, 98) > 1.25 * np.percentile(rates, 2) + 1e-9:
+            return True
+    return len({points[0][0] for points in run.arrivals.values() if points}) > 1
+
+
+def _input_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
+    """Input per job; of many jobs, the sum."""
+    unit_s, unit = _time_unit(scenario)
+    if len(run.arrivals) <= MAX_LINES:
+        shades = mpl.colormaps["viridis"](np.linspace(0.1, 0.85, len(run.arrivals)))
+        for color, (name, points) in zip(shades, run.arrivals.items(), strict=True):
+            times, rates = zip(*points, strict=True)
+            axes.plot(_in(times, unit_s), np.array(rates) / 1000, color=color, lw=1.1, label=name)
+        axes.legend(ncols=2, handlelength=1.2, columnspacing=0.8)
+        title = "Input per job"
+    else:
+        total: dict[float, float] = {}
+        for points in run.arrivals.values():
+            for at_s, rate in points:
+                total[at_s] = total.get(at_s, 0.0) + rate
+        axes.plot(_in(list(total), unit_s), np.array(list(total.values())) / 1000, color="#3d7a5a")
+        title = f"Input of all {len(run.arrivals)} jobs"
+    axes.set(title=title, ylabel="1,000 rows/s", xlabel=unit, xlim=(0, scenario.duration_s / unit_s))
+    axes.set_ylim(bottom=0)
+
+
+def _load_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
+    unit_s, unit = _time_unit(scenario)
+    for name, run in reversed(runs.items()):
+        axes.plot(_in(run.times_s, unit_s), run.load, color=_color(name), lw=1.1, label=name)
+    axes.axhline(1.0, color="#333333", lw=0.8, ls=(0, (4, 3)))
+    axes.set(title="Load per core", ylabel="runnable lanes per core", xlabel=unit)
+    axes.set(xlim=(0, scenario.duration_s / unit_s))
+    axes.set_ylim(0, max(1.1, axes.get_ylim()[1]))
+
+
+def _memory_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
+    unit_s, unit = _time_unit(scenario)
+    for name, run in reversed(runs.items()):
+        axes.plot(_in(run.times_s, unit_s), 100 * np.array(run.memory), color=_color(name), lw=1.1)
+    axes.set(title="Memory in use", ylabel="%", xlabel=unit, xlim=(0, scenario.duration_s / unit_s))
+    axes.set_ylim(0, max(100.0, axes.get_ylim()[1]))
+
+
+def _spread_panel(axes: Axes, runs: Runs) -> None:
+    """How often the satisfaction was at most so much."""
+    for name, run in reversed(runs.items()):
+        values = np.sort([100 * value for _, value in run.controlled() if not math.isnan(value)])
+        if len(values):
+            shares = np.arange(len(values) + 1) / len(values)
+            axes.plot(np.concatenate(([0.0], values)), shares, color=_color(name), drawstyle="steps-post")
+    axes.set(title="Satisfaction: CDF over time", xlabel="% of the maximum utility", ylabel="share of the time")
+    axes.set(xlim=(0, 101), ylim=(0, 1.02))
+
+
+def _jobs_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
+    """Satisfaction per job as rows of a picture: who suffers when."""
+    unit_s, unit = _time_unit(scenario)
+    names = list(run.utilities)
+    times = np.array(run.times_s)
+    grid = np.full((len(names), len(times)), np.nan)
+    for row, name in enumerate(names):
+        at, shares = zip(*run.utilities[name], strict=True)
+        grid[row, np.searchsorted(times, at)] = shares
+    extent = (0.0, scenario.duration_s / unit_s, len(names) - 0.5, -0.5)
+    axes.imshow(grid, aspect="auto", extent=extent, vmin=0, vmax=1, cmap="RdYlGn", interpolation="nearest")
+    step = max(1, math.ceil(len(names) / 12))
+    axes.set_yticks(range(0, len(names), step), names[::step])
+    axes.set(title="Satisfaction per job (red 0, green 1)", xlabel=unit)
+    axes.grid(False)
+
+
+# -- over a sweep ----------------------------------------------------------------------------------------------------------------
+
+
+def _sweep_figure(scenario: Scenario, variants: Variants) -> Figure:
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    _satisfaction_over(left, variants)
+    _counts_over(middle, variants)
+    _final_jobs_over(right, variants)
+    for axes in (left, middle, right):
+        axes.set_xlabel(variants[0][0].label)
+        axes.set_xticks(range(len(variants)), _values(variants))
+    figure.suptitle(_title(scenario), x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _values(variants: Variants) -> list[str]:
+    return [value if isinstance(value := variant.value, str) else f"{value:g}" for variant, _ in variants]
+
+
+def _satisfaction_over(axes: Axes, variants: Variants) -> None:
+    places = range(len(variants))
+    for name in variants[0][1]:
+        stats = [satisfaction(runs[name]) for _, runs in variants]
+        mean, low, high = ([_percent(one[key]) for one in stats] for key in ("mean", "p5", "p90"))
+        axes.plot(places, mean, "o-", color=_color(name), label=f"{name}, mean")
+        axes.fill_between(places, low, high, color=_color(name), alpha=0.15, lw=0, label="p5 to p90")
+    axes.set(title="Satisfaction", ylabel="% of the maximum utility", ylim=(0, 104))
+    axes.legend(loc="lower right")
+
+
+def _counts_over(axes: Axes, variants: Variants) -> None:
+    """Reconfigurations per job, mean and highest."""
+    for name in variants[0][1]:
+        counts = [[reconfigurations(runs[name].log, job) for job in runs[name].worths] or [0] for _, runs in variants]
+        axes.plot(range(len(variants)), [np.mean(c) for c in counts], "o-", color=_color(name), label=f"{name}, mean")
+        axes.plot(range(len(variants)), [max(c) for c in counts], "^:", color=_color(name), label="highest", alpha=0.7)
+    axes.set(title="Reconfigurations per job")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def _final_jobs_over(axes: Axes, variants: Variants) -> None:
+    """Share of the jobs that meet their intents at the end."""
+    width = 0.8 / len(variants[0][1])
+    for index, name in enumerate(variants[0][1]):
+        met = [100 * _share_met(runs[name]) for _, runs in variants]
+        places = np.arange(len(variants)) - 0.4 + width * (index + 0.5)
+        bars = axes.bar(places, met, width * 0.9, color=_color(name), label=name)
+        axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=1)
+    axes.set(title="Jobs that meet their intents at the end", ylabel="%", ylim=(0, 108))
+    axes.grid(False, axis="x")
+
+
+def _share_met(run: Run) -> float:
+    jobs = run.final.jobs.values() if run.final is not None else []
+    return sum(bool(job.met) for job in jobs) / len(jobs) if jobs else math.nan
+
+
+# -- units -----------------------------------------------------------------------------------------------------------------------
+
+
+def _time_unit(scenario: Scenario) -> tuple[float, str]:
+    return (3600.0, "hours") if scenario.duration_s > 3 * 3600 else (60.0, "minutes")
+
+
+def _in(times_s: Times, unit_s: float) -> list[float]:
+    return [at_s / unit_s for at_s in times_s]
+
+
+def _percent(share: float | None) -> float:
+    return math.nan if share is None else 100 * share
+
+
+def _color(policy: str) -> str:
+    return COLORS.get(policy, "#444444")

@@ -1,0 +1,264 @@
+"""What came of a simulation, in figures: one object for machines, a few tables for people."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from headgate.core.metrics import JobView
+from headgate.core.model import ActionKind
+from headgate.core.quantities import show_seconds
+from headgate.sim.bars import Bar
+from headgate.sim.run import Logged, Run, actions_by_kind
+from headgate.sim.spec import Scenario, Variant
+
+Summary = dict[str, Any]
+Runs = Mapping[str, Run]
+Variants = Sequence[tuple[Variant, Runs]]
+
+PERCENTILES = (5, 15, 50, 90)
+
+# -- for machines ----------------------------------------------------------------------------------------------------------------
+
+
+def result(scenario: Scenario, seed: int, runs: Runs, variants: Variants, bars: Sequence[Bar]) -> Summary:
+    """Everything about one seed, as JSON can hold it: no number in it is infinite or not a number."""
+    whole: Summary = {"scenario": scenario.name, "seed": seed, "policies": _policies(runs)}
+    if variants:
+        whole["sweep"] = [
+            {"label": variant.label, "value": variant.value, "policies": _policies(of_variant)}
+            for variant, of_variant in variants
+        ]
+    whole["bars"] = [bar_summary(bar) for bar in bars]
+    return finite(whole)  # type: ignore[no-any-return]
+
+
+def result_of_seeds(scenario: Scenario, results: Sequence[Summary], worst: Sequence[Bar]) -> Summary:
+    """Many seeds: each without its log, and the worst value of each bar."""
+    seeds = [{key: value for key, value in one.items() if key != "scenario"} for one in results]
+    bars = [bar_summary(bar) for bar in worst]
+    return finite({"scenario": scenario.name, "seeds": seeds, "bars": bars})  # type: ignore[no-any-return]
+
+
+def without_logs(whole: Summary) -> Summary:
+    """The same without the logs, which are most of it."""
+    if "policies" not in whole:
+        return whole
+    bare = {name: {k: v for k, v in one.items() if k != "log"} for name, one in whole["policies"].items()}
+    return {**whole, "policies": bare, **({"sweep": [*map(without_logs, whole["sweep"])]} if "sweep" in whole else {})}
+
+
+def finite(value: Any) -> Any:
+    """The value with None wherever a number is infinite or not a number, because JSON has neither."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def _policies(runs: Runs) -> dict[str, Summary]:
+    return {name: run_summary(run) for name, run in runs.items()}
+
+
+def run_summary(run: Run) -> Summary:
+    """One policy: how satisfied the jobs were, what was done, and how it ended."""
+    return {
+        "satisfaction": satisfaction(run),
+        "converged_s": converged_s(run),
+        "actions": dict(actions_by_kind(run.log)),
+        "jobs": {name: _job_summary(run, job) for name, job in final_jobs(run).items()},
+        "log": [{"t": one.at_s, "job": one.job, "action": one.kind, "cause": one.cause} for one in run.log],
+        "advice": list(run.advice),
+    }
+
+
+def satisfaction(run: Run) -> dict[str, float | None]:
+    """Mean and percentiles of the satisfaction since control began."""
+    values = [value for _, value in run.controlled() if not math.isnan(value)]
+    if not values:
+        return {"mean": None, **{f"p{percentile}": None for percentile in PERCENTILES}}
+    at = np.percentile(values, PERCENTILES).tolist()
+    return {"mean": statistics.fmean(values)} | {f"p{p}": value for p, value in zip(PERCENTILES, at, strict=True)}
+
+
+def converged_s(run: Run) -> float | None:
+    """Seconds of control until the cluster first converged."""
+    return run.converged_at_s[0] - run.scenario.control_after_s if run.converged_at_s else None
+
+
+def final_jobs(run: Run) -> Mapping[str, JobView]:
+    """The jobs as they were in the last round."""
+    return run.final.jobs if run.final is not None else {}
+
+
+def _job_summary(run: Run, job: JobView) -> Summary:
+    return {
+        "utility": job.utility,
+        "max_utility": job.worth,
+        "met": job.met,
+        "reconfigurations": reconfigurations(run.log, job.job.name),
+    }
+
+
+def reconfigurations(log: Iterable[Logged], job: str) -> int:
+    """How often the job was reconfigured: for its own sake, or along with others."""
+    wanted = ActionKind.RECONFIGURE.value
+    return sum(one.kind == wanted and (one.job == job or (one.job is None and job in one.touched)) for one in log)
+
+
+def bar_summary(bar: Bar) -> Summary:
+    """A bar as an object."""
+    return {"name": bar.name, "value": bar.value, "bar": bar.bar, "op": bar.op, "holds": bar.holds}
+
+
+# -- many seeds ------------------------------------------------------------------------------------------------------------------
+
+
+def by_name(bars: Iterable[Sequence[Bar]]) -> dict[str, list[Bar]]:
+    """The bars of many seeds, those of the same name together."""
+    together: dict[str, list[Bar]] = {}
+    for of_seed in bars:
+        for bar in of_seed:
+            together.setdefault(bar.name, []).append(bar)
+    return together
+
+
+def worst(bars: Sequence[Bar]) -> Bar:
+    """The one that is furthest on the wrong side of its bar; one without a value is worse than any other."""
+    return min(bars, key=lambda bar: (bar.holds, _margin(bar)))
+
+
+def _margin(bar: Bar) -> float:
+    if bar.value is None or math.isnan(bar.value):
+        return -math.inf
+    above = bar.value - bar.bar
+    if bar.op.startswith(">"):
+        return above
+    return -above if bar.op.startswith("<") else -abs(above)
+
+
+# -- for people ------------------------------------------------------------------------------------------------------------------
+
+
+def policies_table(runs: Runs) -> Table:
+    """A row per policy."""
+    table = _table("policy", "mean", *(f"p{p}" for p in PERCENTILES), "converged after", *(k.value for k in ActionKind))
+    for name, run in runs.items():
+        counts = actions_by_kind(run.log)
+        shares = [percent(value) for value in satisfaction(run).values()]
+        table.add_row(name, *shares, duration(converged_s(run)), *(str(counts[kind.value]) for kind in ActionKind))
+    return table
+
+
+def jobs_table(run: Run, limit: int = 40) -> Table:
+    """A row per job, as it ended."""
+    table = _table("job", "intent", "worth", "utility", "met", "reconfigurations", "lanes")
+    for name, job in list(final_jobs(run).items())[:limit]:
+        met = "" if job.met is None else yes(job.met)
+        count = str(reconfigurations(run.log, name))
+        lanes = str(sum(job.allocation.lanes.values()))
+        table.add_row(name, job.job.intent.describe(), figure(job.worth), figure(job.utility), met, count, lanes)
+    return table
+
+
+def sweep_table(variants: Variants) -> Table:
+    """A row per point of the sweep."""
+    label = variants[0][0].label
+    policies = list(variants[0][1])
+    columns = [f"{policy}: {what}" for policy in policies for what in ("mean", "p5", "converged after", "actions")]
+    table = _table(label, *columns)
+    for variant, runs in variants:
+        table.add_row(_value(variant.value), *(cell for policy in policies for cell in _sweep_cells(runs[policy])))
+    return table
+
+
+def _sweep_cells(run: Run) -> tuple[str, ...]:
+    stats = satisfaction(run)
+    return percent(stats["mean"]), percent(stats["p5"]), duration(converged_s(run)), str(len(run.log))
+
+
+def bars_table(bars: Sequence[Bar]) -> Table:
+    """A row per bar, whether it holds."""
+    table = _table("measured", "value", "bar", "holds")
+    for bar in bars:
+        table.add_row(bar.name, figure(bar.value), f"{bar.op} {figure(bar.bar)}", yes(bar.holds))
+    return table
+
+
+def paper_table(paper: Mapping[str, str]) -> Table:
+    """What the paper reports."""
+    table = _table("in the paper", "")
+    table.columns[1].justify = "left"
+    for name, text in paper.items():
+        table.add_row(name, text)
+    return table
+
+
+def spread_of_bars(bars: Mapping[str, Sequence[Bar]], seeds: int) -> Table:
+    """A row per bar: its spread over the seeds, and for how many of them it holds."""
+    table = _table("measured", "min", "median", "max", "bar", "holds")
+    for name, of_name in bars.items():
+        held = sum(bar.holds for bar in of_name)
+        verdict = yes(held == seeds) + f" {held}/{seeds}"
+        spread = spread_cells([bar.value for bar in of_name], figure)
+        table.add_row(name, *spread, f"{of_name[0].op} {figure(of_name[0].bar)}", verdict)
+    return table
+
+
+def spread_of_satisfaction(results: Sequence[Summary]) -> Table:
+    """A row per policy: mean satisfaction over the seeds."""
+    table = _table("policy", "min", "median", "max")
+    for policy in results[0]["policies"]:
+        means = [one["policies"][policy]["satisfaction"]["mean"] for one in results]
+        table.add_row(policy, *spread_cells(means, percent))
+    return table
+
+
+def spread_cells(values: Sequence[float | None], show: Any) -> tuple[str, str, str]:
+    """Lowest, median and highest of the values that are known."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if not known:
+        return "-", "-", "-"
+    return show(min(known)), show(statistics.median(known)), show(max(known))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=index == 0, overflow="fold")
+    return table
+
+
+def figure(value: float | None) -> str:
+    """A number in about four digits, `-` if it is not known."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """A share in per cent."""
+    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def duration(value_s: float | None) -> str:
+    """A duration, `-` if it never came."""
+    return "-" if value_s is None else show_seconds(value_s)
+
+
+def yes(holds: bool) -> str:
+    """Yes in green, or a NO that cannot be missed."""
+    return "[green]yes[/]" if holds else "[bold red]NO[/]"
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else figure(value)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 import headgate
 from headgate import config
+from headgate.core.quantities import show_seconds
 from headgate.errors import HeadgateError, InputError
+from headgate.screen import Screen, advice_lines, since_start
 
 if TYPE_CHECKING:
+    from headgate.core.metrics import View
+    from headgate.core.state import Decision
     from headgate.journal import SqliteJournal
+    from headgate.policies import Policy
+    from headgate.ports import RoundRecord
     from headgate.sim.bars import Bar
-    from headgate.sim.run import Watcher
+    from headgate.sim.run import Run, Watcher
     from headgate.sim.simulate import Experiment, Simulated
     from headgate.sim.spec import Scenario
 
@@ -76,7 +83,13 @@ def _console(stderr: bool = False) -> Console:
 def _print(*parts: RenderableType) -> None:
     console = _console()
     for part in parts:
-        console.print(part)
+        # A sentence goes on one line where nobody reads it on a terminal, so that it can be searched for.
+        console.print(part, soft_wrap=isinstance(part, str | Text) and not console.is_terminal)
+
+
+def _text(text: str) -> Text:
+    """Text in which square brackets are square brackets."""
+    return Text(text)
 
 
 def _print_json(value: Any) -> None:
@@ -194,19 +207,17 @@ def _watching(scenario: Scenario, watch: bool) -> Iterator[Watcher | None]:
     if not watch:
         yield None
         return
-    from headgate.screen import Screen
-
     console = _console()
     pace_s = WATCH_S / max(1.0, scenario.duration_s / scenario.settings.round_s) if console.is_terminal else 0.0
     with Screen(console) as screen:
         yield _paced(screen, pace_s)
 
 
-def _paced(screen: Any, pace_s: float) -> Watcher:
+def _paced(screen: Screen, pace_s: float) -> Watcher:
     begun_s = time.monotonic()
     rounds, drawn_s = 0, 0.0
 
-    def watcher(view: Any, decision: Any, policy: Any) -> None:
+    def watcher(view: View, decision: Decision, policy: Policy) -> None:
         nonlocal rounds, drawn_s
         rounds += 1
         ahead_s = begun_s + rounds * pace_s - time.monotonic()
@@ -223,29 +234,28 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
     from headgate.sim import report
 
     scenario, first = done.scenario, next(iter(done.runs.values()))
-    yield f"[bold]{scenario.name}[/]: {scenario.title}" + (f" ({scenario.figure})" if scenario.figure else "")
-    hours = config_duration(scenario.duration_s)
-    yield f"{hours} simulated, seed {done.seed}, {len(scenario.hosts)} hosts, {len(scenario.jobs)} jobs" + (
-        "; observed only: no action was carried out" if observe_only else ""
+    yield (
+        Text(scenario.name, "bold")
+        .append(f": {scenario.title}", "not bold")
+        .append(f" ({scenario.figure})" if scenario.figure else "", "not bold")
+    )
+    yield (
+        f"{show_seconds(scenario.duration_s)} simulated, seed {done.seed}, {len(scenario.hosts)} hosts, {len(scenario.jobs)} jobs"
+        + ("; observed only: no action was carried out" if observe_only else "")
     )
     yield ""
     yield report.policies_table(done.runs)
-    yield f"Jobs under {first.policy}, at the end:"
+    yield f"\nJobs under {first.policy}, at the end:"
     yield report.jobs_table(first)
-    if done.variants:
-        yield report.sweep_table(done.variants)
-    if done.bars:
-        yield report.bars_table(done.bars)
-    if scenario.paper:
-        yield report.paper_table(scenario.paper)
-    yield from (f"advice: {text}" for text in first.advice)
-
-
-def config_duration(value_s: float) -> str:
-    """A duration in words."""
-    from headgate.core.quantities import show_seconds
-
-    return show_seconds(value_s)
+    tables = (
+        report.sweep_table(done.variants) if done.variants else None,
+        report.bars_table(done.bars) if done.bars else None,
+        report.paper_table(scenario.paper) if scenario.paper else None,
+    )
+    for table in filter(None, tables):
+        yield ""
+        yield table
+    yield from advice_lines(first.advice)
 
 
 def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: bool) -> int:
@@ -261,9 +271,9 @@ def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: 
             progress.advance(progress.task_ids[0])
     together = report.by_name(bars)
     worst = [report.worst(of_name) for of_name in together.values()]
-    _print(f"[bold]{scenario.name}[/]: {scenario.title}, {seeds} seeds", "", report.spread_of_satisfaction(results))
+    _print(_text(f"{scenario.name}: {scenario.title}; {seeds} seeds"), "", report.spread_of_satisfaction(results))
     if together:
-        _print(report.spread_of_bars(together, seeds))
+        _print("", report.spread_of_bars(together, seeds))
     if json_too:
         _print_json(report.result_of_seeds(scenario, results, worst))
     return _verdict(worst, strict)
@@ -305,19 +315,19 @@ def scenarios(json_too: bool) -> None:
     from headgate.sim.scenario import built_in, read_scenario
 
     known = [read_scenario(path) for path in built_in().values()]
-    _print(_plain_table(("name", "figure", "title"), [(one.name, one.figure, one.title) for one in known]))
     if json_too:
         _print_json([{"name": one.name, "figure": one.figure, "title": one.title} for one in known])
+        return
+    _print(_plain_table(("name", "figure", "title"), [(one.name, one.figure, one.title) for one in known]))
 
 
 def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
 
 
@@ -348,7 +358,11 @@ def explain(job: str, journal: str, json_too: bool) -> None:
 
     with _existing(journal) as opened:
         lines = explaining.story(opened, job)
-        click.echo(explaining.as_json(lines) if json_too else explaining.as_text(lines, opened.about()))
+        about = opened.about()
+    if json_too:
+        _print_json(json.loads(explaining.as_json(lines)))
+        return
+    click.echo(explaining.as_text(lines, about))
 
 
 @cli.command()
@@ -358,25 +372,101 @@ def status(journal: str, json_too: bool) -> None:
     """Show the last recorded round."""
     import msgspec
 
-    from headgate import screen
-
     with _existing(journal) as opened:
         restored = opened.restore()
         last = list(opened.rounds(since_s=restored.at_s))[-1:] if restored is not None else []
         about = opened.about()
     if not last:
         raise InputError(f'the journal "{journal}" has no rounds yet')
-    record = last[0]
-    clock = screen.since_start(record.at_s) if about.get("clock") == "virtual" else _clock_time(record.at_s)
-    cluster = screen.Cluster(record.score, record.max_score)
-    _print(screen.headline(cluster, record.phase, (), clock), *screen.jobs_table(screen.rows_of_round(record)))
-    _print(f" {record.decision}", *screen.advice_lines(record.advice))
     if json_too:
-        click.echo(msgspec.json.encode(record).decode())
+        click.echo(msgspec.json.encode(last[0]).decode())
+        return
+    _print(*_status(last[0], about))
+
+
+def _status(record: RoundRecord, about: Mapping[str, str]) -> Iterator[RenderableType]:
+    from headgate import explain as explaining
+    from headgate import screen
+
+    by_the_clock = about.get(explaining.CLOCK_KEY) == explaining.WALL_CLOCK
+    clock = _clock_time(record.at_s) if by_the_clock else since_start(record.at_s)
+    yield screen.headline(screen.Cluster(record.score, record.max_score), record.phase, (), clock)
+    yield from screen.jobs_table(screen.rows_of_round(record))
+    yield _text(f" {record.decision}")
+    yield from screen.advice_lines(record.advice)
 
 
 def _clock_time(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+# -- demo ------------------------------------------------------------------------------------------------------------------------
+
+DEMO = "demo"
+
+
+@cli.command()
+def demo() -> None:
+    """Watch the control loop share a simulated cluster, for a minute."""
+    from headgate.sim.run import run
+    from headgate.sim.scenario import load_scenario
+    from headgate.sim.simulate import counting, run_on
+
+    scenario = load_scenario(DEMO)
+    for leftover in Path(DEMO_JOURNAL).parent.glob(f"{Path(DEMO_JOURNAL).name}*"):
+        leftover.unlink()
+    _print(Text(scenario.title, "bold"), "")
+    with _opened(DEMO_JOURNAL) as journal, _watching(scenario, watch=True) as watcher:
+        controlled = run_on(scenario, "headgate", 0, journal, False, watcher)
+    with _progress("the same without control", _rounds(scenario)) as progress:
+        alone = run(scenario, "static", 0, watch=counting(lambda: progress.advance(progress.task_ids[0])))
+    _print("", *_demo_summary(controlled, alone), "", *_next_commands(controlled))
+
+
+def _rounds(scenario: Scenario) -> int:
+    return int(scenario.duration_s / scenario.settings.round_s)
+
+
+def _demo_summary(controlled: Run, alone: Run) -> Iterator[RenderableType]:
+    from headgate.sim import report
+
+    yield report.comparison_table(controlled, alone)
+    yield ""
+    with_it, without = (report.satisfaction(run)["mean"] for run in (controlled, alone))
+    yield f"Over the whole time, the jobs got {report.percent(with_it)} of their utility, and {report.percent(without)} without control."
+    if controlled.log:
+        yield f"{len(controlled.log)} actions did it:"
+    for one in controlled.log:
+        yield _text(f"  {since_start(one.at_s)}  {one.job or one.kind}: {one.cause}")
+
+
+def _next_commands(controlled: Run) -> Iterator[RenderableType]:
+    touched = [one.job for one in controlled.log if one.job] or list(controlled.worths)
+    yield "Now try:"
+    yield _text(f"  headgate explain {touched[0]} --journal {DEMO_JOURNAL}")
+    yield _text("  headgate scenarios")
+    yield _text(f"  headgate simulate {DEMO} --policy headgate --policy static --plot demo.png")
+
+
+# -- benchmarks ------------------------------------------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("name", metavar="NAME")
+@as_json
+def bench(name: str, json_too: bool) -> None:
+    """Measure the simulator or the controller."""
+    from dataclasses import asdict
+
+    from headgate.bench import bench as measure
+    from headgate.sim import report
+
+    result = measure(name)
+    rows = [(figure.name, report.figure(figure.value), figure.unit) for figure in result.figures]
+    _print(_plain_table(("measured", "value", "unit"), rows), "", report.bars_table(result.bars))
+    if json_too:
+        bars = [report.bar_summary(bar) for bar in result.bars]
+        _print_json({"bench": name, "figures": [asdict(figure) for figure in result.figures], "bars": bars})
 
 
 # -- reference -------------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,20 @@ class Settings:
     growth_limit: float = setting(
         5.0, "times", "Model sizing: an operator gets at most this many times its lanes in one step.", 1
     )
+    brink: float = setting(
+        0.9,
+        "share",
+        "A job whose latency is above this share of its intent is helped before it misses it, if cores are free.",
+        0,
+        1,
+    )
+    smallest_step: float = setting(
+        0.1,
+        "share",
+        "Model sizing: a change of an operator's lanes by less than this share is not worth a reconfiguration.",
+        0,
+        1,
+    )
     linger_s: float = setting(
         300.0, "s", "A job that misses its intent by less than the drop is helped after it has missed it for this long."
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headgate.config import Settings
 from headgate.core.metrics import JobView, View, Windows, view_of
 from headgate.core.model import Action, Outcome, Snapshot
-from headgate.core.scheduler import Decision, Verdict
+from headgate.core.state import Decision, Verdict
 from headgate.policies import Policy
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord
 
@@ -63,10 +63,9 @@ class Controller:
             return None
         self._record_verdict(self.journal, decision.verdict, view.at_s)
         action = decision.action
-        if self.observe_only and action == self._proposed:
-            action = None
-        elif action is not None:
-            self._proposed = action
+        if self.observe_only and action is not None:
+            again = self._proposed is not None and _same_step(action, self._proposed)
+            self._proposed, action = action, None if again else action
         return self.journal.record(self._summary(view, decision), snapshot, self.policy.dump(), action)
 
     def _summary(self, view: View, decision: Decision) -> RoundRecord:
@@ -89,22 +88,31 @@ class Controller:
         journal.effect(self._judged_next, effect)
         self._judged_next = None
 
-    def resume(self) -> float | None:
+    def resume(self, now_s: float) -> float | None:
         """Go on where the journal ends; returns the time of its last round, None if it is empty.
 
         An action that was written down but not confirmed is carried out now: applying it twice changes nothing.
         """
         restored = self.journal.restore() if self.journal is not None else None
-        if restored is None:
+        if self.journal is None or restored is None:
             return None
         self.policy.load(restored.state)
         for snapshot in restored.snapshots:
             self.windows = self.windows.push(snapshot, self.settings.window_s)
-        applied = [recorded for recorded in restored.actions if recorded.effect is None]
-        self._judged_next = applied[-1].id if applied else None
+        for recorded in self.journal.actions(since_s=restored.at_s):
+            if recorded.outcome is not None and not recorded.applied:
+                self.policy.not_applied(recorded.action)
+                self._proposed = recorded.action
+        awaited = [recorded.id for recorded in restored.actions if recorded.effect is None]
+        self._judged_next = awaited[-1] if awaited else None
         for recorded in restored.unfinished:
             self._act(recorded.action, recorded.id)
+            self.policy.carried_out(now_s)
         return restored.at_s
+
+
+def _same_step(first: Action, second: Action) -> bool:
+    return (first.kind, first.job, first.changes) == (second.kind, second.job, second.changes)
 
 
 def _job_record(job: JobView) -> JobRecord:

@@ -12,10 +12,11 @@ from typing import Protocol
 import msgspec
 
 from headgate.config import Settings
-from headgate.core import scheduler
+from headgate.core import advice, scheduler
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
-from headgate.core.scheduler import Decision, State
+from headgate.core.sizing import most_lanes
+from headgate.core.state import Decision, State
 
 
 class Policy(Protocol):
@@ -26,6 +27,9 @@ class Policy(Protocol):
 
     def not_applied(self, action: Action) -> None:
         """The action was not carried out."""
+
+    def carried_out(self, at_s: float) -> None:
+        """The action that was under way was carried out only now."""
 
     def since_s(self) -> Mapping[str, float]:
         """From when on each job should be measured."""
@@ -57,6 +61,9 @@ class Headgate:
     def not_applied(self, action: Action) -> None:
         self.state = scheduler.withdrawn(self.state, action)
 
+    def carried_out(self, at_s: float) -> None:
+        self.state = scheduler.carried_out(self.state, at_s)
+
     def since_s(self) -> Mapping[str, float]:
         return self.state.since_s
 
@@ -64,7 +71,7 @@ class Headgate:
         return self.state.phase.value
 
     def advice(self, view: View) -> tuple[str, ...]:
-        return scheduler.advice(self.state, view, self.settings)
+        return advice.advice(self.state, view, self.settings)
 
     def dump(self) -> bytes:
         return msgspec.json.encode(self.state)
@@ -81,6 +88,9 @@ class Static:
 
     def not_applied(self, action: Action) -> None:
         """Nothing was asked for."""
+
+    def carried_out(self, at_s: float) -> None:
+        """Nothing is awaited."""
 
     def since_s(self) -> Mapping[str, float]:
         return {}
@@ -125,12 +135,12 @@ class Threshold(Static):
         if job.span is None or job.span.seconds < self.settings.warm_up_s:
             return None
         busy = capacities(job.job.graph, job.span)
-        lanes = {name: self._lanes(count, busy[name]) for name, count in job.allocation.lanes.items()}
+        lanes = {name: self._lanes(job, name, count, busy[name]) for name, count in job.allocation.lanes.items()}
         return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
 
-    def _lanes(self, count: int, busy: float) -> int:
+    def _lanes(self, job: JobView, operator: str, count: int, busy: float) -> int:
         if busy > self.HIGH:
-            return count + max(1, count // 2)
+            return max(count, most_lanes(job.job.graph, operator, count + max(1, count // 2), self.settings))
         if busy < self.LOW and count > 1:
             return count - max(1, count // 4)
         return count

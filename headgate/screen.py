@@ -129,6 +129,13 @@ def cluster_of_view(view: View) -> Cluster:
     )
 
 
+def satisfaction(view: View) -> float:
+    """Total utility as a share of the maximum, over the jobs that are measured; NaN if none is."""
+    known = [job for job in view.jobs.values() if job.utility is not None]
+    worth = sum(job.worth for job in known)
+    return sum(job.utility or 0.0 for job in known) / worth if worth else math.nan
+
+
 def happened(action: Action, at: str) -> Happened:
     """An action in words."""
     who = action.job or action.kind.value
@@ -206,7 +213,7 @@ def _cells(row: Row) -> tuple[Text | str, ...]:
     juice = Text("-" if row.juice is None else f"{row.juice:.2f}")
     if row.juice_missed:
         juice.append(" ↓").stylize("red")
-    return row.name, row.intent, latency, juice, utility_bar(row), str(row.lanes)
+    return Text(row.name), Text(row.intent), latency, juice, utility_bar(row), str(row.lanes)
 
 
 def utility_bar(row: Row) -> Text:
@@ -279,7 +286,7 @@ class Screen:
     def show(self, view: View, phase: str, action: Action | None, draw: bool = True) -> None:
         """Take in one round; `draw` says whether it is worth a new picture."""
         cluster = cluster_of_view(view)
-        self._history.append(cluster.utility / cluster.max_utility if cluster.max_utility else math.nan)
+        self._history.append(satisfaction(view))
         if action is not None:
             self._actions.append(happened(action, self.clock(view.at_s)))
         if self._live is None:
@@ -300,8 +307,8 @@ class Screen:
             self.console.print(self._status_line(view, cluster, phase), markup=False, highlight=False, soft_wrap=True)
 
     def _status_line(self, view: View, cluster: Cluster, phase: str) -> str:
-        missing = sum(job.met is False for job in view.jobs.values())
-        told = f"{missing} of {len(view.jobs)} jobs miss their intents" if missing else "no job misses its intent"
+        met = sum(job.met is True for job in view.jobs.values())
+        told = f"{met} of {len(view.jobs)} jobs meet their intents"
         total = f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"
         return f"{self.clock(view.at_s)}  {total}, {told}, {PHASES.get(phase, phase)}"
 

@@ -138,7 +138,8 @@ def _source_juice(span: Span, source: str) -> float:
     """Share of the arrived rows that are not late: with epochs, a row is late when it has waited for two periods."""
     arrived = span.arrived(source)
     if arrived <= 0:
-        return 1.0
+        waits = span.last.reading.arrived[source] > span.last.reading.operators[source].processed[OUTSIDE]
+        return 0.0 if waits and span.processed(source, OUTSIDE) <= 0 else 1.0
     grace = arrived / span.seconds * grace_s(span)
     late = [
         max(0.0, sample.reading.arrived[source] - sample.reading.operators[source].processed[OUTSIDE] - grace)
@@ -149,10 +150,15 @@ def _source_juice(span: Span, source: str) -> float:
 
 def grace_s(span: Span) -> float:
     """Two periods between epochs, but never more than half the span: a job that falls behind must not excuse itself."""
+    return min(2 * period_s(span), span.seconds / 2)
+
+
+def period_s(span: Span) -> float:
+    """Mean time between two epochs, at most the span; 0 without epochs."""
     first, last = span.first.reading.epochs, span.last.reading.epochs
     if first is None or last is None:
         return 0.0
-    return min(2 * span.seconds / max(1, last - first), span.seconds / 2)
+    return span.seconds / max(1, last - first)
 
 
 def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[float, float]:
@@ -164,7 +170,10 @@ def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[flo
         total = sum(span.sent(parent, other) for other in children)
         offered = span.sent(parent, child)
     if total <= 0:
-        return 1 / len(children), 1 / len(children)
+        reading = span.last.reading.operators
+        waits = reading[parent].sent[child] > reading[child].processed[parent]
+        stuck = waits and span.processed(child, parent) <= 0
+        return 0.0 if stuck else 1 / len(children), 1 / len(children)
     return min(span.processed(child, parent), offered) / total, offered / total
 
 
@@ -174,6 +183,8 @@ def job_juice(graph: Graph, span: Span) -> float:
     With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so the sources are summed
     before they are passed on.
     """
+    if span.last.reading.backlog == 0:
+        return 1.0  # nothing waits: no need to look at every edge
     actual: dict[str, float] = {}
     ideal: dict[str, float] = {}
     for name, operator in graph.operators.items():
@@ -246,6 +257,7 @@ class JobView:
     met: bool | None
     recent: float | None
     """Utility in the newest sub-window alone."""
+    recent_latency_s: float | None
     samples: tuple[Sample, ...]
 
     @property
@@ -281,6 +293,7 @@ def view_of(
     views = {
         name: _job_view(job, snapshot.allocation[name], windows.samples.get(name, ()), since_s.get(name), settings)
         for name, job in jobs.items()
+        if name in snapshot.allocation  # one that came after the others were read has its turn in the next round
     }
     return View(snapshot.at_s, views, snapshot.hosts, windows.unread)
 
@@ -292,23 +305,24 @@ def _job_view(
         samples = tuple(sample for sample in samples if sample.at_s >= since_s - 1e-6)
     span = span_of(samples)
     if span is None:
-        return JobView(job, allocation, None, None, None, None, None, None, samples)
+        return JobView(job, allocation, None, None, None, None, None, None, None, samples)
     juice = job_juice(job.graph, span)
     latency_s = _latency_s(job, span, juice)
     utility = job.intent.utility(latency_s, juice, settings.juice_tolerance)
     met = job.intent.met(latency_s, juice, settings.juice_tolerance)
-    recent = utility if len(samples) == 2 else sub_window_utility(job, samples[-2:], settings)
-    return JobView(job, allocation, span, latency_s, juice, utility, met, recent, samples)
+    recent_latency_s, recent = sub_window(job, samples[-2:], settings) if len(samples) > 2 else (latency_s, utility)
+    return JobView(job, allocation, span, latency_s, juice, utility, met, recent, recent_latency_s, samples)
 
 
-def sub_window_utility(job: Job, samples: tuple[Sample, ...], settings: Settings) -> float | None:
-    """Utility between two readings."""
+def sub_window(job: Job, samples: tuple[Sample, ...], settings: Settings) -> tuple[float | None, float | None]:
+    """Latency and utility between two readings."""
     span = span_of(samples)
     if span is None:
-        return None
+        return None, None
     juice_matters = job.intent.juice is not None or span.latency is None
     juice = job_juice(job.graph, span) if juice_matters else None
-    return job.intent.utility(_latency_s(job, span, juice), juice, settings.juice_tolerance)
+    latency_s = _latency_s(job, span, juice)
+    return latency_s, job.intent.utility(latency_s, juice, settings.juice_tolerance)
 
 
 def _latency_s(job: Job, span: Span, juice: float | None) -> float | None:

@@ -79,6 +79,8 @@ def _check_inputs(operator: Operator, by_name: Mapping[str, Operator]) -> None:
             close = get_close_matches(parent, by_name, 1)
             hint = f' Did you mean "{close[0]}"?' if close else ""
             raise GraphError(f'operator "{operator.name}" reads from "{parent}", which does not exist.{hint}')
+    if not operator.weight > 0:
+        raise GraphError(f'operator "{operator.name}" has weight {operator.weight!r}; it must be above 0')
     if len(set(operator.inputs)) < len(operator.inputs):
         raise GraphError(f'operator "{operator.name}" names the same input twice')
 
@@ -136,7 +138,7 @@ class JobReading:
     arrived: Mapping[str, float]
     """Rows that reached each source since the job started (counter)."""
     backlog: float | None
-    """Rows that wait at the sources and between operators now."""
+    """Rows that arrived or were sent and have not been processed; a row that got lost on the way stays among them."""
     latency: Latency | None
     """Latency of the rows put out since the reading before; None if there were none."""
     in_epochs_s: float | None = None

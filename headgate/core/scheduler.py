@@ -7,304 +7,26 @@ state and condition fit decides. What goes beyond the paper is marked as such an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, View, capacities, sub_window_utility
-from headgate.core.model import Action, ActionKind, Allocation, Cause, JobAllocation
+from headgate.core.judgement import judged, noticed, remember_best, set_aside
+from headgate.core.metrics import JobView, View, capacities, sub_window
+from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
 from headgate.core.sizing import catching_up, fewer_lanes, longest_pace_s, more_lanes
-
-
-class Phase(Enum):
-    """Where the search for a better allocation stands."""
-
-    SEARCHING = "not converged"
-    CONVERGED = "converged"
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """An action whose effect is awaited, and how things stood before it."""
-
-    kind: ActionKind
-    job: str | None
-    touched: tuple[str, ...]
-    at_s: float
-    score: float
-    utilities: Mapping[str, float]
-    settled_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """A job that more lanes did not help, set aside for a while, or until its input changes.
-
-    It is kept beyond its time, so that a job which is set aside again and again is tried less and less often.
-    """
-
-    until_s: float
-    arrival_rows_s: float
-    times: int
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """An allocation and what it was worth."""
-
-    score: float
-    allocation: Allocation
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """All that the scheduler remembers; the journal keeps it, so that a restart goes on from here."""
-
-    phase: Phase = Phase.SEARCHING
-    intents: Mapping[str, str] = field(default_factory=dict)
-    """The jobs it knows and the fingerprint of each one's intent."""
-    best: Configuration | None = None
-    """The best configuration of the history, where a reversion goes."""
-    reduced: bool = False
-    throttled: tuple[str, ...] = ()
-    """Hopeless jobs that were made smaller for the others' sake, in this search."""
-    trial: Trial | None = None
-    skipped: Mapping[str, Skip] = field(default_factory=dict)
-    stable: int = 0
-    """Rounds in a row in which all intents held."""
-    rest_score: float | None = None
-    """The score that the Converged state is held against."""
-    blind: bool = False
-    sighted_s: float | None = None
-    """Since when measurements come in again after an outage."""
-    since_s: Mapping[str, float] = field(default_factory=dict)
-    """From when on each job is measured: a window never reaches back beyond a change."""
-    steps: Mapping[str, int] = field(default_factory=dict)
-    """Reconfigurations of each job since it last met its intent."""
-    missed_since_s: Mapping[str, float] = field(default_factory=dict)
-    """Since when each job has missed its intent without a break."""
-    shortfall: float = 0.0
-    """Share of about the last hour in which some intent was missed on a congested cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an action was found to have done."""
-
-    kind: ActionKind
-    job: str | None
-    score_before: float
-    score_after: float
-    utility_before: float | None
-    utility_after: float | None
-    text: str
-    harmful: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do now and why; without an action, why not."""
-
-    rule: str
-    cause: str
-    action: Action | None = None
-    verdict: Verdict | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """A state seen together with the measurements; conditions and acts of the table read it."""
-
-    state: State
-    view: View
-    settings: Settings
-    verdict: Verdict | None = None
-
-    @property
-    def missing(self) -> list[JobView]:
-        """Jobs that miss their intents, in the order in which they get help."""
-        return sorted((job for job in self.view.jobs.values() if job.met is False), key=self._urgency)
-
-    def _urgency(self, job: JobView) -> tuple[float, float, str]:
-        utility = job.utility or 0.0
-        if self.settings.objective == "lowest":
-            return (utility / job.worth, -job.worth, job.job.name)
-        return (-job.worth, utility, job.job.name)
-
-    @property
-    def wanting(self) -> list[JobView]:
-        """Jobs that miss their intents, have not been set aside and do not mend by themselves."""
-        return [job for job in self.missing if not self.skips(job.job.name) and not mends(job, self.settings)]
-
-    @property
-    def mending(self) -> list[JobView]:
-        """Jobs that miss their intents, but not for long any more."""
-        return [job for job in self.missing if mends(job, self.settings)]
-
-    def skips(self, name: str) -> bool:
-        """Whether the job is set aside now."""
-        skip = self.state.skipped.get(name)
-        return skip is not None and self.view.at_s < skip.until_s
-
-    @property
-    def score(self) -> float:
-        """What is to be maximised."""
-        return score_of(self.view, self.settings)
-
-    @property
-    def max_score(self) -> float:
-        """The score when all intents are met."""
-        return 1.0 if self.settings.objective == "lowest" else sum(job.worth for job in self.view.jobs.values())
-
-    @property
-    def allocation(self) -> Allocation:
-        """What every job has now."""
-        return {name: job.allocation for name, job in self.view.jobs.items()}
-
-
-def score_of(view: View, settings: Settings) -> float:
-    """Total utility, or the lowest satisfaction."""
-    if settings.objective == "lowest":
-        return min((job.satisfaction or 0.0 for job in view.jobs.values()), default=1.0)
-    return sum(job.utility or 0.0 for job in view.jobs.values())
-
-
-def mends(job: JobView, settings: Settings) -> bool:
-    """Whether the job is over it: its newest sub-window is fine, or its backlog is on its way down."""
-    return (job.recent is not None and job.recent >= job.worth) or catching_up(job, settings)
+from headgate.core.state import Decision, Phase, Situation, State, Trial, brink, mends
 
 
 def step(state: State, view: View, settings: Settings) -> tuple[State, Decision]:
     """One round: bookkeeping, then the first rule of the table that fits."""
-    situation = _judged(_noticed(Situation(state, view, settings)))
+    situation = judged(noticed(Situation(state, view, settings)))
     for rule in TRANSITIONS:
         if rule.phase in (None, situation.state.phase) and rule.condition(situation):
             after, decision = rule.act(situation)
             return after, dataclasses.replace(decision, rule=rule.name, verdict=situation.verdict)
     raise AssertionError("the last rule of each phase always fits")
-
-
-# -- bookkeeping before the table ------------------------------------------------------------------------------------------------
-
-
-def _noticed(situation: Situation) -> Situation:
-    """Note outages and their end, and forget skips that no longer hold."""
-    state, view = situation.state, situation.view
-    if view.unread:
-        return dataclasses.replace(situation, state=dataclasses.replace(state, blind=True, sighted_s=None))
-    sighted_s = view.at_s if state.blind and state.sighted_s is None else state.sighted_s
-    blind = state.blind and view.at_s - (sighted_s or 0.0) < situation.settings.outage_data_s
-    skipped = {name: skip for name, skip in state.skipped.items() if _holds(skip, view.jobs.get(name), situation)}
-    met = {name for name, job in view.jobs.items() if job.met}
-    steps = {name: count for name, count in state.steps.items() if name not in met and name in view.jobs}
-    state = dataclasses.replace(
-        state,
-        blind=blind,
-        sighted_s=sighted_s if blind else None,
-        skipped=skipped,
-        steps=steps,
-        missed_since_s={job.job.name: state.missed_since_s.get(job.job.name, view.at_s) for job in situation.missing},
-        shortfall=_shortfall(situation),
-    )
-    return dataclasses.replace(situation, state=state)
-
-
-def _shortfall(situation: Situation) -> float:
-    """An average that forgets within about an hour."""
-    weight = min(1.0, situation.settings.round_s / 3600)
-    short = bool(situation.missing) and bool(situation.view.congested)
-    return situation.state.shortfall * (1 - weight) + weight * short
-
-
-def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
-    """A skip holds while the job misses its intent with about the same input."""
-    if job is None or job.met:
-        return False
-    if job.span is None:
-        return True
-    change = abs(job.span.arrival_rows_s() - skip.arrival_rows_s)
-    return change <= situation.settings.skip_load_change * max(skip.arrival_rows_s, 1e-9)
-
-
-def _judged(situation: Situation) -> Situation:
-    """Judge the action under trial once its effect was measured on a clean window (Henge, section 5.1)."""
-    trial = situation.state.trial
-    if trial is None or trial.settled_s is None or situation.state.blind or _unmeasured(situation, trial):
-        return situation
-    verdict = _verdict(trial, situation)
-    state = dataclasses.replace(situation.state, trial=None)
-    if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
-        state = _count_step(state, trial.job, situation)
-    state = _remember_best(state, situation)
-    return dataclasses.replace(situation, state=state, verdict=verdict)
-
-
-def _unmeasured(situation: Situation, trial: Trial) -> bool:
-    return any(job.utility is None for name in trial.touched if (job := situation.view.jobs.get(name)) is not None)
-
-
-def _verdict(trial: Trial, situation: Situation) -> Verdict:
-    job = situation.view.jobs.get(trial.job) if trial.job else None
-    before = trial.utilities.get(trial.job) if trial.job else None
-    after = job.utility if job is not None else None
-    fell = situation.score < trial.score - situation.settings.noise * situation.max_score
-    harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
-    if trial.kind is ActionKind.REDUCE and trial.job is not None:
-        harmful = situation.score <= trial.score + situation.settings.noise * situation.max_score
-    if harmful:
-        text = "did harm"
-    elif _plateaued(trial, job, situation):
-        text = f"gained too little; skipped for {show_seconds(situation.settings.skip_s)}"
-    else:
-        text = "kept"
-    return Verdict(trial.kind, trial.job, trial.score, situation.score, before, after, text, harmful)
-
-
-def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
-    """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper)."""
-    if job is not None and mends(job, situation.settings):
-        return False
-    itself = job is not None and (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (
-        1 - situation.settings.noise
-    )
-    return itself or bool(situation.view.congested)
-
-
-def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
-    if trial.kind is not ActionKind.RECONFIGURE or job is None or job.met or job.utility is None:
-        return False
-    if mends(job, situation.settings):
-        return False
-    return job.utility < trial.utilities.get(job.job.name, 0.0) * (1 + situation.settings.improvement)
-
-
-def _count_step(state: State, name: str, situation: Situation) -> State:
-    job = situation.view.jobs[name]
-    if not job.met:
-        state = dataclasses.replace(state, steps={**state.steps, name: state.steps.get(name, 0) + 1})
-    assert situation.state.trial is not None
-    verdict = _verdict(situation.state.trial, situation)
-    if verdict.harmful or _plateaued(situation.state.trial, job, situation):
-        state = _set_aside(state, job, situation)
-    return state
-
-
-def _set_aside(state: State, job: JobView, situation: Situation) -> State:
-    """Skip a job for a while; each time in a row for twice as long (beyond the paper, which has one hour always)."""
-    name = job.job.name
-    times = state.skipped[name].times + 1 if name in state.skipped else 1
-    arrival = job.span.arrival_rows_s() if job.span is not None else 0.0
-    length_s = situation.settings.skip_s * 2 ** min(times - 1, 5)
-    skip = Skip(situation.view.at_s + length_s, arrival, times)
-    return dataclasses.replace(state, skipped={**state.skipped, name: skip})
-
-
-def _remember_best(state: State, situation: Situation) -> State:
-    if state.best is not None and state.best.score >= situation.score:
-        return state
-    return dataclasses.replace(state, best=Configuration(situation.score, situation.allocation))
 
 
 # -- conditions ------------------------------------------------------------------------------------------------------------------
@@ -336,7 +58,8 @@ def _warming_up(now: Situation) -> bool:
 
 
 def _harmed_and_reducible(now: Situation) -> bool:
-    return _harmed(now) and bool(now.view.congested) and not now.state.reduced and bool(_reductions(now))
+    grown = now.verdict is not None and now.verdict.kind is ActionKind.RECONFIGURE
+    return grown and _harmed(now) and bool(now.view.congested) and not now.state.reduced and bool(_reductions(now))
 
 
 def _harmed(now: Situation) -> bool:
@@ -364,6 +87,12 @@ def _time_to_spare(now: Situation) -> bool:
 
 def _can_help(now: Situation) -> bool:
     return any(_help_for(job, now.settings) is not None for job in now.wanting)
+
+
+def _on_the_brink(now: Situation) -> bool:
+    if now.wanting or now.view.congested:
+        return False
+    return any(_help_for(job, now.settings) is not None for job in now.uneasy)
 
 
 def _hopeless_hog(now: Situation) -> bool:
@@ -444,7 +173,7 @@ def _stands_still(job: JobView, settings: Settings) -> bool:
     """No more change to wait for: two sub-windows alike, or a backlog on its way down."""
     if catching_up(job, settings):
         return True
-    older, newer = sub_window_utility(job.job, job.samples[-3:-1], settings), job.recent
+    (_, older), newer = sub_window(job.job, job.samples[-3:-1], settings), job.recent
     if older is None or newer is None:
         return False
     return abs(newer - older) <= settings.settle_change * max(newer, older)
@@ -491,7 +220,7 @@ def _throttle(now: Situation) -> Result:
         {"utility": job.utility or 0.0, "worth": job.worth},
     )
     action = Action(ActionKind.REDUCE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
-    state = dataclasses.replace(_remember_best(now.state, now), throttled=(*now.state.throttled, name))
+    state = dataclasses.replace(remember_best(now.state, now), throttled=(*now.state.throttled, name))
     return _on_trial(state, action, now), Decision("", cause.text, action)
 
 
@@ -547,7 +276,7 @@ def _resting(now: Situation) -> State:
     state = dataclasses.replace(now.state, phase=Phase.CONVERGED, stable=0, rest_score=now.score)
     for job in now.missing:
         if not now.skips(job.job.name):
-            state = _set_aside(state, job, now)
+            state = set_aside(state, job, now)
     return state
 
 
@@ -561,7 +290,7 @@ def _names(jobs: list[JobView]) -> str:
 
 
 def _forget(now: Situation) -> Result:
-    state = _remember_best(_forgotten(now.state), now)
+    state = remember_best(_forgotten(now.state), now)
     return state, Decision("", "the total fell though cores are free: the workload moved, history forgotten")
 
 
@@ -594,15 +323,23 @@ def _relaxations(now: Situation) -> dict[str, JobAllocation]:
 
 def _reconfigure(now: Situation) -> Result:
     """Help the first job in line that can be helped; those before it that cannot are set aside."""
-    state = dataclasses.replace(_remember_best(now.state, now), stable=0)
+    state = dataclasses.replace(remember_best(now.state, now), stable=0)
     for job in now.wanting:
         help_ = _help_for(job, now.settings)
         if help_ is None:
-            state = _set_aside(state, job, now)
+            state = set_aside(state, job, now)
             continue
         action = Action(ActionKind.RECONFIGURE, job.job.name, {job.job.name: help_}, _cause_of(job, help_))
         return _on_trial(state, action, now), Decision("", action.cause.text, action)
     raise AssertionError("the condition found a job to help")
+
+
+def _prevent(now: Situation) -> Result:
+    """Help a job that is about to miss its intent, while it costs nobody anything."""
+    helped = ((job, _help_for(job, now.settings)) for job in now.uneasy)
+    job, help_ = next((job, help_) for job, help_ in helped if help_ is not None)
+    action = Action(ActionKind.RECONFIGURE, job.job.name, {job.job.name: help_}, _cause_of(job, help_))
+    return _on_trial(remember_best(now.state, now), action, now), Decision("", action.cause.text, action)
 
 
 def _help_for(job: JobView, settings: Settings) -> JobAllocation | None:
@@ -642,6 +379,8 @@ def _miss(job: JobView) -> str:
         parts.append(f"latency {show_seconds(job.latency_s)} misses {show_seconds(intent.latency_s)}")
     if intent.juice is not None and job.juice is not None and job.juice < intent.juice:
         parts.append(f"juice {job.juice:.3f} misses {intent.juice:g}")
+    if job.met and intent.latency_s is not None and job.latency_s is not None:
+        return f"latency {show_seconds(job.latency_s)} is close to {show_seconds(intent.latency_s)}"
     return " and ".join(parts) or "misses its intent"
 
 
@@ -658,7 +397,8 @@ def _stay(now: Situation) -> Result:
 
 def _on_trial(state: State, action: Action, now: Situation) -> State:
     utilities = {name: job.utility or 0.0 for name, job in now.view.jobs.items()}
-    trial = Trial(action.kind, action.job, tuple(action.changes), now.view.at_s, now.score, utilities)
+    near = brink(now.view.jobs[action.job]) if action.job is not None else 0.0
+    trial = Trial(action.kind, action.job, tuple(action.changes), now.view.at_s, now.score, utilities, near)
     return dataclasses.replace(state, trial=trial)
 
 
@@ -666,28 +406,17 @@ def _fingerprints(view: View) -> dict[str, str]:
     return {name: job.job.intent.fingerprint() for name, job in view.jobs.items()}
 
 
+def carried_out(state: State, at_s: float) -> State:
+    """The state when an action was carried out later than it was decided: its effect is awaited from then on."""
+    trial = state.trial
+    return state if trial is None else dataclasses.replace(state, trial=dataclasses.replace(trial, at_s=at_s))
+
+
 def withdrawn(state: State, action: Action) -> State:
     """The state when an action was not carried out after all: there is no effect to wait for."""
-    reduced = state.reduced and action.kind is not ActionKind.REDUCE
-    return dataclasses.replace(state, trial=None, reduced=reduced)
-
-
-def advice(state: State, view: View, settings: Settings) -> tuple[str, ...]:
-    """What only a person can change: too small a cluster, jobs that take much and gain little (Henge, section 5.5)."""
-    lines = []
-    missed = [job for job in view.jobs.values() if job.met is False]
-    if missed and state.shortfall > settings.crowded_share:
-        lines.append(
-            f"the cluster is oversubscribed: most hosts congested and {len(missed)} of {len(view.jobs)} intents missed"
-            " for most of the last hour; add hosts, or ask for less"
-        )
-    for name, steps in sorted(state.steps.items()):
-        if steps >= settings.hungry_steps:
-            job = view.jobs[name]
-            lines.append(
-                f"{name} is hungry: {steps} reconfigurations, utility still {job.utility or 0:.3g} of {job.worth:g}"
-            )
-    return tuple(lines)
+    reduced = state.reduced and not (action.kind is ActionKind.REDUCE and action.job is None)
+    phase = Phase.SEARCHING if action.kind is ActionKind.REVERT else state.phase
+    return dataclasses.replace(state, trial=None, reduced=reduced, phase=phase)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------------
@@ -707,76 +436,29 @@ class Rule:
 
 SEARCHING, CONVERGED, EITHER, SAME = Phase.SEARCHING, Phase.CONVERGED, None, None
 
+# fmt: off
 TRANSITIONS: tuple[Rule, ...] = (
-    Rule(
-        "no data",
-        EITHER,
-        _sightless,
-        _wait_for_data,
-        SAME,
-        "when a job that runs cannot be read: nothing is decided in the dark",
-    ),
+    Rule("no data", EITHER, _sightless, _wait_for_data, SAME, "when a job that runs cannot be read: nothing is decided in the dark"),
     Rule("after outage", EITHER, _gathering, _wait_after_outage, SAME, "for 5 minutes after measurements came back"),
-    Rule(
-        "new workload", EITHER, _new_workload, _start_afresh, SEARCHING, "when a job comes, goes, or changes its intent"
-    ),
+    Rule("new workload", EITHER, _new_workload, _start_afresh, SEARCHING, "when a job comes, goes, or changes its intent"),
     Rule("settle", EITHER, _settling, _let_settle, SAME, "while the last action's effect is not yet measured"),
     Rule("warm up", EITHER, _warming_up, _warm_up, SAME, "while some job has too little data to be judged"),
-    Rule(
-        "reduce",
-        SEARCHING,
-        _harmed_and_reducible,
-        _reduce,
-        SEARCHING,
-        "once per workload, when a step did harm on a congested cluster",
-    ),
-    Rule("revert", SEARCHING, _harmed, _revert, SAME, "when a step did harm and a reduction is spent or cannot help"),
-    Rule(
-        "overtaken",
-        SEARCHING,
-        _overtaken,
-        _forget,
-        SEARCHING,
-        "when the total fell in spite of a step, not because of it",
-    ),
-    Rule(
-        "relax",
-        SEARCHING,
-        _time_to_spare,
-        _relax,
-        SEARCHING,
-        "when jobs start epochs more often than their intents need",
-    ),
+    Rule("reduce", SEARCHING, _harmed_and_reducible, _reduce, SEARCHING, "once per workload, when a step did harm on a congested cluster"),
+    Rule("revert", EITHER, _harmed, _revert, SAME, "when a step did harm and a reduction is spent or cannot help"),
+    Rule("overtaken", SEARCHING, _overtaken, _forget, SEARCHING, "when the total fell in spite of a step, not because of it"),
+    Rule("relax", SEARCHING, _time_to_spare, _relax, SEARCHING, "when jobs start epochs more often than their intents need"),
+    Rule("prevent", EITHER, _on_the_brink, _prevent, SAME, "when a job is about to miss its intent and cores are free"),
     Rule("converge", SEARCHING, _all_met_and_stable, _rest, CONVERGED, "when all intents have held for 4 rounds"),
     Rule("hold", SEARCHING, _all_met, _count_stable, SEARCHING, "when all intents hold, but not yet for long"),
-    Rule(
-        "reconfigure",
-        SEARCHING,
-        _can_help,
-        _reconfigure,
-        SEARCHING,
-        "when a job misses its intent and lanes or pace may help it",
-    ),
-    Rule(
-        "throttle",
-        SEARCHING,
-        _hopeless_hog,
-        _throttle,
-        SEARCHING,
-        "when a hopeless job takes the cores that others lack",
-    ),
-    Rule(
-        "give back",
-        SEARCHING,
-        _was_better,
-        _revert,
-        CONVERGED,
-        "when nobody can be helped and an earlier configuration was better",
-    ),
+    Rule("reconfigure", SEARCHING, _can_help, _reconfigure, SEARCHING, "when a job misses its intent and lanes or pace may help it"),
+    Rule("catch up", SEARCHING, _mends, _wait_for_backlog, SEARCHING, "when a job has what it needs and works off its backlog"),
+    Rule("throttle", SEARCHING, _hopeless_hog, _throttle, SEARCHING, "when a hopeless job takes the cores that others lack"),
+    Rule("give back", SEARCHING, _was_better, _revert, CONVERGED, "when nobody can be helped and an earlier configuration was better"),
     Rule("give up", SEARCHING, _always, _rest, CONVERGED, "when nobody can be helped and this is the best so far"),
     Rule("fell", CONVERGED, _fell, _leave_rest, SEARCHING, "when the total or a job that was fine loses more than 5 %"),
     Rule("rest", CONVERGED, _always, _stay, CONVERGED, "as long as nothing changes"),
 )
+# fmt: on
 
 
 def transition_table() -> str:

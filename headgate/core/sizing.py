@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s
+from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s, period_s
 from headgate.core.model import OUTSIDE, Graph, JobReading
 
 Lanes = Mapping[str, int]
@@ -22,12 +22,13 @@ def more_lanes(view: JobView, settings: Settings) -> Lanes:
         return view.allocation.lanes
     wanted = _SIZINGS[settings.sizing](view, view.span, settings)
     return {
-        name: max(lanes, _capped(wanted[name], view.job.graph, name, settings))
+        name: max(lanes, most_lanes(view.job.graph, name, wanted[name], settings))
         for name, lanes in view.allocation.lanes.items()
     }
 
 
-def _capped(lanes: int, graph: Graph, name: str, settings: Settings) -> int:
+def most_lanes(graph: Graph, name: str, lanes: int, settings: Settings) -> int:
+    """As many of these lanes as the operator may have."""
     own = graph.operators[name].max_lanes
     return min(lanes, settings.max_lanes, own if own is not None else settings.max_lanes)
 
@@ -53,7 +54,7 @@ def _model(view: JobView, span: Span, settings: Settings) -> Lanes:
             name: min(lanes, math.ceil(view.allocation.lanes[name] * settings.growth_limit))
             for name, lanes in _lanes_for(view, span, work, target).items()
         }
-        if any(wanted[name] > lanes for name, lanes in view.allocation.lanes.items()):
+        if any(wanted[name] > lanes * (1 + settings.smallest_step) for name, lanes in view.allocation.lanes.items()):
             return wanted
     return view.allocation.lanes
 
@@ -143,18 +144,26 @@ def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
 
 
 def longest_pace_s(view: JobView, settings: Settings) -> float | None:
-    """The longest time between epoch starts that keeps the intent with a margin; None without epochs or latency.
+    """The longest time between epoch starts that keeps the intent with a margin; None without epochs.
 
-    A row waits half a period on average, a whole one at worst, and then for its epoch to end.
+    A row waits half a period on average, a whole one at worst, and then for its epoch to end. An epoch takes something fixed
+    and something for each row that arrived in the period before it.
     """
     duration_s = epoch_s(view.span) if view.span is not None else None
-    if duration_s is None:
+    if view.span is None or duration_s is None:
         return None
     intent = view.job.intent
     if intent.latency_s is None:
         return settings.round_s
-    room_s = settings.pace_margin * intent.latency_s - duration_s
-    return max(0.0, room_s if intent.percentile is not None else 2 * room_s)
+    per_second = _stages_s(view.span) / view.span.seconds
+    fixed_s = max(0.0, duration_s - per_second * period_s(view.span))
+    waits = 0.5 if intent.percentile is None else 1.0
+    return max(0.0, (settings.pace_margin * intent.latency_s - fixed_s) / (waits + per_second))
+
+
+def _stages_s(span: Span) -> float:
+    """Time that the stages took for their rows, one after another."""
+    return sum(max(span.busy_s(name), default=0.0) for name in span.last.reading.operators)
 
 
 _SIZINGS: Mapping[str, Callable[[JobView, Span, Settings], Lanes]] = {"paper": _paper, "model": _model}

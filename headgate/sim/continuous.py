@@ -128,10 +128,10 @@ class ContinuousEngine(SimulatedEngine):
         self._retained_mb = np.array([operator.retain_s * operator.row_kb / 1024 for _, operator in specs])
         self._lanes = np.array([self._place[key] for key in self._order])
         self._lane_count = self._lanes.sum(axis=1)
-        self._first_operator = {name: self._index[(name, spec.operators[0].name)] for name, spec in self._specs.items()}
         self._job_of = np.array([list(self._specs).index(name) for name, _ in self._order], np.intp)
         self._busy = np.array([self._busy_saved.get(key, 0.0) for key in self._order])
         self._lay_out_edges()
+        self._wire()
         self._lay_out_levels()
         self._done = np.zeros(len(self._order))
         self._rates_interval = -1
@@ -151,10 +151,24 @@ class ContinuousEngine(SimulatedEngine):
         self._inflow = np.zeros(len(self._edges))
         self._edge_child = np.array([self._index[(e.job, e.child)] for e in self._edges], np.intp)
         self._edge_parent = np.array([self._index.get((e.job, e.parent), -1) for e in self._edges], np.intp)
-        self._edge_positions: dict[str, list[tuple[int, str, str]]] = {name: [] for name in self._specs}
-        for position, edge in enumerate(self._edges):
-            self._edge_positions[edge.job].append((position, edge.parent, edge.child))
         self._from_outside = [(p, e.job, e.child) for p, e in enumerate(self._edges) if e.parent == OUTSIDE]
+
+    def _wire(self) -> None:
+        """Where each job's counters are, so that a reading is a matter of looking them up."""
+        inputs: dict[tuple[str, str], list[tuple[str, int]]] = {key: [] for key in self._order}
+        outputs: dict[tuple[str, str], list[tuple[str, int]]] = {key: [] for key in self._order}
+        positions: dict[str, list[int]] = {name: [] for name in self._specs}
+        for position, edge in enumerate(self._edges):
+            positions[edge.job].append(position)
+            inputs[(edge.job, edge.child)].append((edge.parent, position))
+            if edge.parent != OUTSIDE:
+                outputs[(edge.job, edge.parent)].append((edge.child, position))
+        self._edges_of = {name: (min(found), max(found) + 1) for name, found in positions.items()}
+        self._arrivals = {name: [(e, p) for p, job, e in self._from_outside if job == name] for name in self._specs}
+        self._wiring = {
+            name: [(key[1], self._index[key], inputs[key], outputs[key]) for key in self._order if key[0] == name]
+            for name in self._specs
+        }
 
     def _rows_per_row(self, edge: _Edge) -> float:
         if edge.parent == OUTSIDE:
@@ -191,6 +205,8 @@ class ContinuousEngine(SimulatedEngine):
     # -- time
 
     def _run_until(self, at_s: float) -> None:
+        if not self._specs:
+            self._now_s = at_s
         while self._now_s < at_s - 1e-9:
             self._fail_over()
             if self._dirty:
@@ -349,6 +365,8 @@ class ContinuousEngine(SimulatedEngine):
 
     def observe(self) -> Snapshot:
         """Read all counters."""
+        if not self._specs:
+            return super().observe()
         if self._dirty:
             self._lay_out()
         counters = (self._sent, self._processed, self._queue, self._busy)
@@ -356,23 +374,18 @@ class ContinuousEngine(SimulatedEngine):
         return super().observe()
 
     def _reading(self, name: str) -> JobReading:
-        processed: dict[str, dict[str, float]] = {operator.name: {} for operator in self._specs[name].operators}
-        sent: dict[str, dict[str, float]] = {operator: {} for operator in processed}
-        arrived: dict[str, float] = {}
-        backlog = 0.0
-        for position, parent, child in self._edge_positions[name]:
-            processed[child][parent] = self._processed_now[position]
-            backlog += self._queue_now[position]
-            if parent == OUTSIDE:
-                arrived[child] = self._sent_now[position]
-            else:
-                sent[parent][child] = self._sent_now[position]
-        lanes = self._allocation[name].lanes
+        processed, sent, lanes = self._processed_now, self._sent_now, self._allocation[name].lanes
         readings = {
-            operator: OperatorReading(rows, sent[operator], (self._busy_now[position],) * lanes[operator])
-            for position, (operator, rows) in enumerate(processed.items(), self._first_operator[name])
+            operator: OperatorReading(
+                {parent: processed[edge] for parent, edge in inputs},
+                {child: sent[edge] for child, edge in outputs},
+                (self._busy_now[position],) * lanes[operator],
+            )
+            for operator, position, inputs, outputs in self._wiring[name]
         }
-        return JobReading(self._version[name], readings, arrived, backlog, self._latency(name))
+        arrived = {source: sent[edge] for source, edge in self._arrivals[name]}
+        first, last = self._edges_of[name]
+        return JobReading(self._version[name], readings, arrived, sum(self._queue_now[first:last]), self._latency(name))
 
     def _latency(self, name: str) -> Latency | None:
         """The rows put out since the last reading: a fixed part and an exponential one."""

@@ -53,7 +53,8 @@ class EpochEngine(SimulatedEngine):
         self._dead: set[str] = set()
         self._speed: dict[str, float] = {}
         self._outside_load: dict[str, float] = {}
-        self._load_since: list[float] = [0.0, 0.0]
+        self._load_since = [0.0, 0.0]
+        self._load = 0.0
         super().__init__(scenario, seed)
 
     # -- jobs
@@ -195,10 +196,11 @@ class EpochEngine(SimulatedEngine):
     def _host_readings(self) -> tuple[HostReading, ...]:
         """Epochs take cores wherever they are free: the load is spread by cores."""
         alive = [host for host in self._hosts if host.name not in self._dead]
-        wanted = self._load_since[0] / self._load_since[1] if self._load_since[1] > 0 else 0.0
-        self._load_since = [0.0, 0.0]
+        if self._load_since[1] > 0:
+            self._load = self._load_since[0] / self._load_since[1]
+            self._load_since = [0.0, 0.0]
         cores = sum(host.cores for host in alive) or 1.0
-        return tuple(HostReading(host.name, host.cores, wanted * host.cores / cores) for host in alive)
+        return tuple(HostReading(host.name, host.cores, self._load * host.cores / cores) for host in alive)
 
     # -- readings
 

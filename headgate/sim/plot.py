@@ -9,7 +9,9 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from headgate.sim.report import Runs, Variants, reconfigurations, satisfaction
@@ -23,7 +25,7 @@ ACTION_COLORS: Mapping[str, str] = {
     "revert": "#c8553d",
     "relax": "#b08900",
 }
-STYLE: Mapping[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -39,18 +41,21 @@ STYLE: Mapping[str, Any] = {
     "lines.linewidth": 1.4,
     "savefig.dpi": 150,
 }
-MAX_LABELS = 14
-"""Action labels that fit above the time axis without covering each other."""
+SIGN_WIDTH = 0.0058
+"""Width of a sign of an action's label, as a share of the time axis."""
+LABEL_ROWS = 3
 MAX_LINES = 8
 """Jobs that can be told apart in one panel; more are drawn as a band."""
 
+GRADES = LinearSegmentedColormap.from_list("grades", ["#c8553d", "#f2c57c", "#cfe3d4", "#2a9d5c"])
+
 Panel = Callable[[Axes], None]
-Times = Sequence[float]
+Values = npt.NDArray[np.float64]
 
 
 def draw(scenario: Scenario, runs: Runs, variants: Variants, path: Path) -> None:
     """Write the picture that fits the scenario; the format follows from the name of the file."""
-    with mpl.rc_context(dict(STYLE)):
+    with mpl.rc_context(STYLE):
         figure = _sweep_figure(scenario, variants) if variants else _time_figure(scenario, runs)
         figure.savefig(path)
 
@@ -91,47 +96,56 @@ def _panels(scenario: Scenario, runs: Runs, first: Run) -> list[Panel]:
 
 def _utility_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
     unit_s, unit = _time_unit(scenario)
-    for name, run in reversed(runs.items()):
-        times, total, _ = _total_utility(run)
-        axes.plot(_in(times, unit_s), total, color=_color(name), label=name, zorder=3 if name == "headgate" else 2)
+    for name, run in reversed(list(runs.items())):
+        utilities = [run.worths[job] * series for job, series in _series(run, run.utilities).items()]
+        axes.plot(_in(run.times_s, unit_s), _sum(utilities), color=_color(name), label=name)
     first = next(iter(runs.values()))
-    times, _, most = _total_utility(first)
-    axes.plot(_in(times, unit_s), most, color="#333333", lw=1, ls=(0, (4, 3)), label="maximum")
-    top = max(most, default=1.0)
-    axes.set(title="Total utility", ylabel="utility", ylim=(0, top * 1.22), xlim=(0, scenario.duration_s / unit_s))
-    axes.set_xlabel(unit)
+    most = _sum(
+        [
+            first.worths[job] * np.where(np.isnan(series), np.nan, 1.0)
+            for job, series in _series(first, first.utilities).items()
+        ]
+    )
+    axes.plot(_in(first.times_s, unit_s), most, color="#333333", lw=0.9, ls=(0, (4, 3)), label="maximum")
+    top = float(np.nanmax(most)) if len(most) else 1.0
+    axes.set(title="Total utility", ylabel="utility", xlabel=unit, xlim=(0, scenario.duration_s / unit_s))
+    axes.set_ylim(-0.02 * top, top * 1.24)
     _mark_control(axes, scenario, unit_s)
     _mark_actions(axes, first.log, unit_s, top)
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="lower left", bbox_to_anchor=(0.3, 1.0), ncols=6, borderaxespad=0.2)
+    order = [*reversed(range(len(runs))), *range(len(runs), len(handles))]
+    axes.legend(
+        [handles[i] for i in order], [labels[i] for i in order],
+        loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=9, borderaxespad=0.2,
+    )  # fmt: skip
 
 
 def _mark_control(axes: Axes, scenario: Scenario, unit_s: float) -> None:
-    if scenario.control_after_s > 0:
-        axes.axvspan(0, scenario.control_after_s / unit_s, color="#f1f3f4", zorder=0)
-        axes.annotate(
-            "not controlled", (0, 1), (4, -4), "axes fraction", "offset points", va="top", fontsize=8, color="#6b7075"
-        )
+    if scenario.control_after_s <= 0:
+        return
+    axes.axvspan(0, scenario.control_after_s / unit_s, color="#f1f3f4", zorder=0)
+    if scenario.control_after_s > 0.02 * scenario.duration_s:
+        middle = scenario.control_after_s / unit_s / 2
+        up = axes.get_xaxis_transform()
+        axes.text(middle, 0.45, "not controlled", transform=up, rotation=90, ha="center", va="center", color="#6b7075")
 
 
 def _mark_actions(axes: Axes, log: Sequence[Logged], unit_s: float, top: float) -> None:
-    """A line per action; those that stand apart far enough say for whom."""
-    low, high = axes.get_xlim()
-    apart = (high - low) / MAX_LABELS / 3
-    faint = 0.55 if len(log) <= 40 else 0.2
-    seen: set[str] = set()
-    last = -math.inf
-    row = 0
+    """A line per action; as many as find room say for whom it was."""
+    sign = (axes.get_xlim()[1] - axes.get_xlim()[0]) * SIGN_WIDTH
+    free_from = [-math.inf] * LABEL_ROWS
+    faint = 0.6 if len(log) <= 40 else 0.25
     for one in log:
-        at = one.at_s / unit_s
-        color = ACTION_COLORS.get(one.kind, "#555555")
+        at, color = one.at_s / unit_s, ACTION_COLORS[one.kind]
         axes.plot([at, at], [0, top * 1.02], color=color, lw=0.8, alpha=faint, zorder=1)
-        seen.add(one.kind)
-        if at - last >= apart:
-            row = (row + 1) % 3 if at - last < 3 * apart else 0
-            axes.text(at, top * (1.04 + 0.055 * row), _who(one), color=color, fontsize=7, ha="center", va="bottom")
-            last = at
-    for kind in (kind for kind in ACTION_COLORS if kind in seen):
+        who = _who(one)
+        start = at - sign * len(who) / 2
+        row = next((index for index, free in enumerate(free_from) if start >= free), None)
+        if row is not None:
+            free_from[row] = start + sign * (len(who) + 1)
+            axes.text(at, top * (1.035 + 0.05 * row), who, color=color, fontsize=7, ha="center", va="bottom")
+    kinds = {one.kind for one in log}
+    for kind in (kind for kind in ACTION_COLORS if kind in kinds):
         axes.plot([], [], color=ACTION_COLORS[kind], lw=0.8, alpha=0.8, label=kind)
 
 
@@ -141,17 +155,22 @@ def _who(one: Logged) -> str:
     return one.touched[0] if len(one.touched) == 1 else f"{len(one.touched)} jobs"
 
 
-def _total_utility(run: Run) -> tuple[list[float], list[float], list[float]]:
-    """Times, total utility, and what it could have been at most with the jobs of that time."""
-    total: dict[float, float] = {}
-    most: dict[float, float] = {}
-    for job, points in run.utilities.items():
-        worth = run.worths[job]
-        for at_s, share in points:
-            total[at_s] = total.get(at_s, 0.0) + share * worth
-            most[at_s] = most.get(at_s, 0.0) + worth
-    times = sorted(total)
-    return times, [total[at_s] for at_s in times], [most[at_s] for at_s in times]
+def _series(run: Run, points: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Values]:
+    """A value per job and round, NaN while the job is not there; a gap in between is bridged by the value before it."""
+    times = np.array(run.times_s)
+    series = {}
+    for job, of_job in points.items():
+        at, values = (np.array(column) for column in zip(*of_job, strict=True))
+        newest = np.searchsorted(at, times, side="right") - 1
+        there = (newest >= 0) & (times <= at[-1])
+        series[job] = np.where(there, values[np.maximum(newest, 0)], np.nan)
+    return series
+
+
+def _sum(series: Sequence[Values]) -> Values:
+    if not series:
+        return np.array([])
+    return np.where(np.isnan(series).all(axis=0), np.nan, np.nansum(series, axis=0))
 
 
 # -- the panels below ------------------------------------------------------------------------------------------------------------
@@ -169,27 +188,23 @@ def _varies(run: Run) -> bool:
 def _input_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
     """Input per job; of many jobs, the sum."""
     unit_s, unit = _time_unit(scenario)
-    if len(run.arrivals) <= MAX_LINES:
-        shades = mpl.colormaps["viridis"](np.linspace(0.1, 0.85, len(run.arrivals)))
-        for color, (name, points) in zip(shades, run.arrivals.items(), strict=True):
-            times, rates = zip(*points, strict=True)
-            axes.plot(_in(times, unit_s), np.array(rates) / 1000, color=color, lw=1.1, label=name)
-        axes.legend(ncols=2, handlelength=1.2, columnspacing=0.8)
-        title = "Input per job"
+    rates = {name: series / 1000 for name, series in _series(run, run.arrivals).items()}
+    title = "Input per job" if len(rates) <= MAX_LINES else f"Input of all {len(rates)} jobs"
+    if len(rates) <= MAX_LINES:
+        shades = mpl.colormaps["viridis"](np.linspace(0.1, 0.85, len(rates)))
+        for color, (name, series) in zip(shades, rates.items(), strict=True):
+            axes.plot(_in(run.times_s, unit_s), series, color=color, lw=1.1, label=name)
+        axes.legend(ncols=2, handlelength=1.2, columnspacing=0.8, loc="upper left")
     else:
-        total: dict[float, float] = {}
-        for points in run.arrivals.values():
-            for at_s, rate in points:
-                total[at_s] = total.get(at_s, 0.0) + rate
-        axes.plot(_in(list(total), unit_s), np.array(list(total.values())) / 1000, color="#3d7a5a")
-        title = f"Input of all {len(run.arrivals)} jobs"
+        axes.plot(_in(run.times_s, unit_s), _sum(list(rates.values())), color="#3d7a5a")
     axes.set(title=title, ylabel="1,000 rows/s", xlabel=unit, xlim=(0, scenario.duration_s / unit_s))
-    axes.set_ylim(bottom=0)
+    legend_lines = math.ceil(len(rates) / 2) if len(rates) <= MAX_LINES else 0
+    axes.set_ylim(0, axes.get_ylim()[1] * (1 + 0.14 * legend_lines))
 
 
 def _load_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
     unit_s, unit = _time_unit(scenario)
-    for name, run in reversed(runs.items()):
+    for name, run in reversed(list(runs.items())):
         axes.plot(_in(run.times_s, unit_s), run.load, color=_color(name), lw=1.1, label=name)
     axes.axhline(1.0, color="#333333", lw=0.8, ls=(0, (4, 3)))
     axes.set(title="Load per core", ylabel="runnable lanes per core", xlabel=unit)
@@ -199,7 +214,7 @@ def _load_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
 
 def _memory_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
     unit_s, unit = _time_unit(scenario)
-    for name, run in reversed(runs.items()):
+    for name, run in reversed(list(runs.items())):
         axes.plot(_in(run.times_s, unit_s), 100 * np.array(run.memory), color=_color(name), lw=1.1)
     axes.set(title="Memory in use", ylabel="%", xlabel=unit, xlim=(0, scenario.duration_s / unit_s))
     axes.set_ylim(0, max(100.0, axes.get_ylim()[1]))
@@ -207,26 +222,30 @@ def _memory_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
 
 def _spread_panel(axes: Axes, runs: Runs) -> None:
     """How often the satisfaction was at most so much."""
-    for name, run in reversed(runs.items()):
+    for name, run in reversed(list(runs.items())):
         values = np.sort([100 * value for _, value in run.controlled() if not math.isnan(value)])
         if len(values):
             shares = np.arange(len(values) + 1) / len(values)
             axes.plot(np.concatenate(([0.0], values)), shares, color=_color(name), drawstyle="steps-post")
     axes.set(title="Satisfaction: CDF over time", xlabel="% of the maximum utility", ylabel="share of the time")
-    axes.set(xlim=(0, 101), ylim=(0, 1.02))
+    axes.set(xlim=(-2, 102), ylim=(-0.02, 1.02))
 
 
 def _jobs_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
     """Satisfaction per job as rows of a picture: who suffers when."""
     unit_s, unit = _time_unit(scenario)
-    names = list(run.utilities)
-    times = np.array(run.times_s)
-    grid = np.full((len(names), len(times)), np.nan)
-    for row, name in enumerate(names):
-        at, shares = zip(*run.utilities[name], strict=True)
-        grid[row, np.searchsorted(times, at)] = shares
+    rows = _series(run, run.utilities)
+    names = list(rows)
     extent = (0.0, scenario.duration_s / unit_s, len(names) - 0.5, -0.5)
-    axes.imshow(grid, aspect="auto", extent=extent, vmin=0, vmax=1, cmap="RdYlGn", interpolation="nearest")
+    axes.imshow(
+        np.array(list(rows.values())),
+        aspect="auto",
+        extent=extent,
+        vmin=0,
+        vmax=1,
+        cmap=GRADES,
+        interpolation="nearest",
+    )
     step = max(1, math.ceil(len(names) / 12))
     axes.set_yticks(range(0, len(names), step), names[::step])
     axes.set(title="Satisfaction per job (red 0, green 1)", xlabel=unit)
@@ -299,7 +318,7 @@ def _time_unit(scenario: Scenario) -> tuple[float, str]:
     return (3600.0, "hours") if scenario.duration_s > 3 * 3600 else (60.0, "minutes")
 
 
-def _in(times_s: Times, unit_s: float) -> list[float]:
+def _in(times_s: Sequence[float], unit_s: float) -> list[float]:
     return [at_s / unit_s for at_s in times_s]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
@@ -83,7 +84,7 @@ def run_summary(run: Run) -> Summary:
 
 def satisfaction(run: Run) -> dict[str, float | None]:
     """Mean and percentiles of the satisfaction since control began."""
-    values = [value for _, value in run.controlled() if not math.isnan(value)]
+    values = [value for _, value in run.controlled() if math.isfinite(value)]
     if not values:
         return {"mean": None, **{f"p{percentile}": None for percentile in PERCENTILES}}
     at = np.percentile(values, PERCENTILES).tolist()
@@ -155,7 +156,7 @@ def policies_table(runs: Runs) -> Table:
     for name, run in runs.items():
         counts = actions_by_kind(run.log)
         shares = [percent(value) for value in satisfaction(run).values()]
-        table.add_row(name, *shares, duration(converged_s(run)), *(str(counts[kind.value]) for kind in ActionKind))
+        _add(table, name, *shares, duration(converged_s(run)), *(str(counts[kind.value]) for kind in ActionKind))
     return table
 
 
@@ -163,11 +164,25 @@ def jobs_table(run: Run, limit: int = 40) -> Table:
     """A row per job, as it ended."""
     table = _table("job", "intent", "worth", "utility", "met", "reconfigurations", "lanes")
     for name, job in list(final_jobs(run).items())[:limit]:
-        met = "" if job.met is None else yes(job.met)
+        met, utility = _ended(job)
         count = str(reconfigurations(run.log, name))
         lanes = str(sum(job.allocation.lanes.values()))
-        table.add_row(name, job.job.intent.describe(), figure(job.worth), figure(job.utility), met, count, lanes)
+        _add(table, name, job.job.intent.describe(), figure(job.worth), utility, met, count, lanes)
     return table
+
+
+def comparison_table(run: Run, other: Run) -> Table:
+    """A row per job: how it ended in one run and in another."""
+    table = _table("job", "intent", "worth", f"{run.policy}: met", "utility", f"{other.policy}: met", "utility")
+    others = final_jobs(other)
+    for name, job in final_jobs(run).items():
+        both = (job, others[name]) if name in others else (job,)
+        _add(table, name, job.job.intent.describe(), figure(job.worth), *(cell for one in both for cell in _ended(one)))
+    return table
+
+
+def _ended(job: JobView) -> tuple[str | Text, str]:
+    return "-" if job.met is None else yes(job.met), points(job.utility)
 
 
 def sweep_table(variants: Variants) -> Table:
@@ -177,7 +192,7 @@ def sweep_table(variants: Variants) -> Table:
     columns = [f"{policy}: {what}" for policy in policies for what in ("mean", "p5", "converged after", "actions")]
     table = _table(label, *columns)
     for variant, runs in variants:
-        table.add_row(_value(variant.value), *(cell for policy in policies for cell in _sweep_cells(runs[policy])))
+        _add(table, _value(variant.value), *(cell for policy in policies for cell in _sweep_cells(runs[policy])))
     return table
 
 
@@ -190,7 +205,7 @@ def bars_table(bars: Sequence[Bar]) -> Table:
     """A row per bar, whether it holds."""
     table = _table("measured", "value", "bar", "holds")
     for bar in bars:
-        table.add_row(bar.name, figure(bar.value), f"{bar.op} {figure(bar.bar)}", yes(bar.holds))
+        _add(table, bar.name, figure(bar.value), f"{bar.op} {figure(bar.bar)}", yes(bar.holds))
     return table
 
 
@@ -199,7 +214,7 @@ def paper_table(paper: Mapping[str, str]) -> Table:
     table = _table("in the paper", "")
     table.columns[1].justify = "left"
     for name, text in paper.items():
-        table.add_row(name, text)
+        _add(table, name, text)
     return table
 
 
@@ -208,9 +223,9 @@ def spread_of_bars(bars: Mapping[str, Sequence[Bar]], seeds: int) -> Table:
     table = _table("measured", "min", "median", "max", "bar", "holds")
     for name, of_name in bars.items():
         held = sum(bar.holds for bar in of_name)
-        verdict = yes(held == seeds) + f" {held}/{seeds}"
+        verdict = yes(held == seeds).append(f" {held}/{seeds}", "default not bold")
         spread = spread_cells([bar.value for bar in of_name], figure)
-        table.add_row(name, *spread, f"{of_name[0].op} {figure(of_name[0].bar)}", verdict)
+        _add(table, name, *spread, f"{of_name[0].op} {figure(of_name[0].bar)}", verdict)
     return table
 
 
@@ -219,7 +234,7 @@ def spread_of_satisfaction(results: Sequence[Summary]) -> Table:
     table = _table("policy", "min", "median", "max")
     for policy in results[0]["policies"]:
         means = [one["policies"][policy]["satisfaction"]["mean"] for one in results]
-        table.add_row(policy, *spread_cells(means, percent))
+        _add(table, policy, *spread_cells(means, percent))
     return table
 
 
@@ -238,11 +253,21 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def _add(table: Table, *cells: str | Text) -> None:
+    """Add a row in which square brackets are square brackets."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
+
 def figure(value: float | None) -> str:
     """A number in about four digits, `-` if it is not known."""
     if value is None or math.isnan(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def points(utility: float | None) -> str:
+    """A utility: one decimal, and none where it is zero."""
+    return "-" if utility is None else f"{utility:,.1f}".removesuffix(".0")
 
 
 def percent(share: float | None) -> str:
@@ -255,9 +280,9 @@ def duration(value_s: float | None) -> str:
     return "-" if value_s is None else show_seconds(value_s)
 
 
-def yes(holds: bool) -> str:
+def yes(holds: bool) -> Text:
     """Yes in green, or a NO that cannot be missed."""
-    return "[green]yes[/]" if holds else "[bold red]NO[/]"
+    return Text("yes", "green") if holds else Text("NO", "bold red")
 
 
 def _value(value: float | str) -> str:

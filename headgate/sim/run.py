@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headgate.controller import Controller
 from headgate.core.metrics import View
 from headgate.core.model import ActionKind
-from headgate.core.scheduler import Decision, Phase
+from headgate.core.state import Decision, Phase
 from headgate.policies import Headgate, Policy, Static, policy_named
 from headgate.ports import Journal
 from headgate.sim.continuous import ContinuousEngine
@@ -113,7 +113,7 @@ def _catch_up(controller: Controller, engine: SimulatedEngine) -> None:
         engine.apply(recorded.action)
     engine.sleep_until(restored.at_s)
     engine.observe()
-    controller.resume()
+    controller.resume(engine.now_s())
 
 
 def _note(result: Run, view: View, decision: Decision, policy: Policy) -> None:

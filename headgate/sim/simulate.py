@@ -13,16 +13,16 @@ from pathlib import Path
 from headgate.config import settings_from
 from headgate.core.metrics import View
 from headgate.core.quantities import choice
-from headgate.core.scheduler import Decision
+from headgate.core.state import Decision
 from headgate.errors import InputError
 from headgate.explain import CLOCK_KEY
 from headgate.policies import Policy
 from headgate.ports import Journal
 from headgate.sim.bars import Bar, bars
 from headgate.sim.report import Runs, Summary, Variants, result, without_logs
-from headgate.sim.run import Run, Watcher, run
+from headgate.sim.run import Run, Watcher, run, sized_for_median
 from headgate.sim.scenario import POLICIES, load_scenario, with_hours, with_trace
-from headgate.sim.spec import Scenario
+from headgate.sim.spec import Scenario, Variant
 
 VIRTUAL_CLOCK = "virtual"
 
@@ -85,7 +85,12 @@ class Simulated:
 def rounds_in(scenario: Scenario) -> int:
     """How many rounds all runs of the scenario have together."""
     one = int(scenario.duration_s / scenario.settings.round_s) * len(scenario.policies)
-    return one + sum(rounds_in(variant.scenario) for variant in scenario.sweep)
+    return one + sum(rounds_in(variant.scenario) for variant in scenario.sweep if not _same(variant, scenario))
+
+
+def _same(variant: Variant, scenario: Scenario) -> bool:
+    """A point of the sweep that is the scenario itself need not be run twice."""
+    return variant.scenario == dataclasses.replace(scenario, sweep=())
 
 
 def simulate(
@@ -97,7 +102,11 @@ def simulate(
     runs = {first: run_on(scenario, first, seed, journal, observe_only, watch_first or watch)}
     runs |= _runs(scenario, others, seed, observe_only, watch)
     variants = [
-        (variant, _runs(variant.scenario, scenario.policies, seed, observe_only, watch)) for variant in scenario.sweep
+        (
+            variant,
+            runs if _same(variant, scenario) else _runs(variant.scenario, scenario.policies, seed, observe_only, watch),
+        )
+        for variant in scenario.sweep
     ]
     return Simulated(scenario, seed, runs, variants, bars(scenario, runs, variants))
 
@@ -143,6 +152,9 @@ def _earlier(
     scenario: Scenario, policy: str, seed: int, until_s: float, observe_only: bool, watch: Watcher | None
 ) -> Run:
     """What was measured before the journal ends: it keeps decisions, not every figure, and the simulator repeats itself exactly."""
+    if policy == "manual":
+        # Sized for the median of the whole time, not of the part of it that is repeated here.
+        scenario, policy = sized_for_median(scenario), "static"
     before = dataclasses.replace(scenario, duration_s=min(until_s, scenario.duration_s))
     return run(before, policy, seed, None, watch, observe_only)
 

@@ -26,7 +26,8 @@ from headgate.core.model import (
     Outcome,
     Snapshot,
 )
-from headgate.core.scheduler import Decision, State, step
+from headgate.core.scheduler import step
+from headgate.core.state import Decision, State
 
 WINDOW_S = 60.0
 ROUND_S = 10.0
@@ -35,7 +36,7 @@ CONGESTED = (HostReading("host-1", 8, 9.0), HostReading("host-2", 8, 12.0))
 UNKNOWN = (HostReading("host-1", 8, None),)
 
 PLAIN = Graph.of(Operator("in"), Operator("work", ("in",)))
-LAW = settings(derandomize=True, deadline=None, max_examples=100)
+LAW = settings(derandomize=True, deadline=None, max_examples=50)
 
 Edge = tuple[str, str]
 
@@ -139,47 +140,51 @@ class Seen:
     intent_s: float = 1.0
     percentile: float | None = None
     juice: float | None = None
+    shape: str = "knee"
+    newest_s: float | None = None
+    """Latency in the newest sub-window, where it differs from that before."""
     rows_s: float = 1000.0
     busy: float = 0.9
-    """Share of the time in which the lanes of `work` are busy; those of `in` are for a tenth of the time."""
+    """Share of the time in which the lanes of `work` are busy."""
+    source_busy: float = 0.1
     lanes: int = 2
     pace_s: float | None = None
     epoch_s: float | None = None
     span_s: float = WINDOW_S
     waiting: float = 0.0
-    """Rows in front of `work`, all through the window."""
+    """Rows in front of `work` now."""
+    draining_rows_s: float = 0.0
+    """By how much they become fewer."""
 
     @property
     def job(self) -> Job:
-        intent = Intent(latency=self.intent_s, percentile=self.percentile, juice=self.juice, worth=self.worth)
+        intent = Intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape)
         return Job(self.name, PLAIN, intent)
 
     @property
     def allocation(self) -> JobAllocation:
         return JobAllocation({"in": 1, "work": self.lanes}, self.pace_s)
 
-    def utility(self) -> float:
-        return self.worth * min(1.0, self.intent_s / self.latency_s)
-
-    def reading(self, at_s: float) -> JobReading:
-        rows = self.rows_s * at_s
+    def reading(self, at_s: float, back_s: float = 0.0) -> JobReading:
+        """As it was `back_s` seconds before `at_s`."""
+        then_s = at_s - back_s
+        rows = self.rows_s * then_s
         counts = Counts(
             PLAIN,
             sources={"in": (rows, rows)},
-            edges={("in", "work"): (rows + self.waiting, rows)},
-            busy_s={"in": (0.1 * at_s,), "work": (self.busy * at_s,) * self.lanes},
+            edges={("in", "work"): (rows, rows - self.waiting - self.draining_rows_s * back_s)},
+            busy_s={"in": (self.source_busy * then_s,), "work": (self.busy * then_s,) * self.lanes},
         )
-        latency = Latency.weighted([(self.latency_s, self.rows_s * ROUND_S)])
+        latency_s = self.latency_s if back_s or self.newest_s is None else self.newest_s
+        latency = Latency.weighted([(latency_s, self.rows_s * ROUND_S)])
         if self.epoch_s is None:
             return counts.reading(latency=latency)
-        period_s = max(self.epoch_s, self.pace_s or 0.0)
-        epochs = round(at_s / period_s)
+        epochs = round(then_s / max(self.epoch_s, self.pace_s or 0.0))
         return counts.reading(latency=latency, in_epochs_s=epochs * self.epoch_s, epochs=epochs)
 
     def samples(self, at_s: float) -> Iterable[tuple[float, JobReading]]:
-        for back in range(round(self.span_s / ROUND_S), -1, -1):
-            then_s = at_s - back * ROUND_S
-            yield then_s, self.reading(then_s)
+        for rounds in range(round(self.span_s / ROUND_S), -1, -1):
+            yield at_s - rounds * ROUND_S, self.reading(at_s, rounds * ROUND_S)
 
 
 def view(
@@ -322,9 +327,9 @@ class Cluster:
         counters.new_rows += response.rows_s * seconds
         counters.busy_s += response.busy * seconds
         if response.epoch_s is not None:
-            epochs = seconds / max(response.epoch_s, has.pace_s or 0.0)
-            counters.epochs += epochs
-            counters.in_epochs_s += epochs * response.epoch_s
+            finished = int(counters.epochs)
+            counters.epochs += seconds / max(response.epoch_s, has.pace_s or 0.0)
+            counters.in_epochs_s += (int(counters.epochs) - finished) * response.epoch_s
 
     def observe(self) -> Snapshot:
         readings = {name: self._reading(name, counters) for name, counters in self._counters.items()}

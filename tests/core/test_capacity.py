@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ GRAPH = chain("in", "parse", "rank")
 
 
 def span(
-    busy_s: dict[str, tuple[float, ...]],
+    busy_s: Mapping[str, tuple[float, ...]],
     seconds: float = 60.0,
     in_epochs_s: float | None = None,
     epochs: int | None = None,

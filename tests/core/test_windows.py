@@ -178,9 +178,6 @@ def test_job_without_output_whose_rows_wait_is_at_least_as_late_as_the_span_is_l
     assert view.met is False
 
 
-@pytest.mark.xfail(
-    strict=True, reason="without new input juice is 1, so rows of an earlier window that still wait are taken for done"
-)
 def test_job_that_stands_still_before_an_old_backlog_is_late_too() -> None:
     view = silent(arrived=0, processed=0, sent=0, waiting_before=6000)
     assert view.latency_s is not None and view.latency_s >= 60

@@ -1,0 +1,161 @@
+"""What one round of the control loop costs for 100 and for 1,000 jobs, on snapshots that are built before."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from headgate.bench import Figure, Result
+from headgate.config import Settings
+from headgate.controller import Controller
+from headgate.core.intents import Intent
+from headgate.core.latency import Latency
+from headgate.core.model import (
+    OUTSIDE,
+    Action,
+    Graph,
+    HostReading,
+    Job,
+    JobAllocation,
+    JobReading,
+    Operator,
+    OperatorReading,
+    Outcome,
+    Snapshot,
+)
+from headgate.journal import MemoryJournal, SqliteJournal
+from headgate.policies import Headgate
+from headgate.sim.bars import Bar
+
+FEW, MANY = 100, 1000
+OPERATORS = 10
+ROUNDS = 24
+WARM_UP_ROUNDS = 8
+"""Rounds until the window is full: they cost less than all that follow."""
+REPEATS = 5
+LIMIT_RATIO = 12.0
+ROUND_S = 10.0
+MISSING_EVERY = 10
+"""One job in so many misses its intent, so that the scheduler has something to decide."""
+
+SomeJournal = MemoryJournal | SqliteJournal
+OpenJournal = Callable[[Path], AbstractContextManager[SomeJournal]]
+
+
+def _on_disk(folder: Path) -> SqliteJournal:
+    return SqliteJournal(folder / "journal.sqlite")
+
+
+IN_MEMORY, ON_DISK = "journal in memory", "journal on disk"
+JOURNALS: Mapping[str, OpenJournal] = {IN_MEMORY: lambda _: MemoryJournal(), ON_DISK: _on_disk}
+
+
+def measure() -> Result:
+    """Milliseconds per round, in memory and on disk, and how they grow with the number of jobs."""
+    costs_s = _costs_s([_Case(count, name, opened) for count in (FEW, MANY) for name, opened in JOURNALS.items()])
+    few, many = (statistics.median(costs_s[count, IN_MEMORY]) for count in (FEW, MANY))
+    name = f"a round of {MANY:,} jobs costs so many times a round of {FEW}"
+    figures = [figure for (count, journal), of_case in costs_s.items() for figure in _figures(count, journal, of_case)]
+    return Result(tuple(figures), (Bar(name=name, value=many / few, op="<=", bar=LIMIT_RATIO),))
+
+
+def _figures(count: int, name: str, costs_s: Sequence[float]) -> list[Figure]:
+    title = f"round, {count:,} jobs of {OPERATORS} operators, {name}"
+    return [
+        Figure(f"{title}: median", 1000 * statistics.median(costs_s), "ms"),
+        Figure(f"{title}: best", 1000 * min(costs_s), "ms"),
+    ]
+
+
+class _Case:
+    """A number of jobs, a kind of journal, and the snapshots to serve."""
+
+    def __init__(self, count: int, journal: str, opened: OpenJournal) -> None:
+        self.key = (count, journal)
+        self.opened = opened
+        self.jobs = {name: _job(name) for name in (f"job-{index}" for index in range(count))}
+        self.snapshots = [_snapshot(self.jobs, number) for number in range(ROUNDS)]
+
+
+def _costs_s(cases: Sequence[_Case]) -> dict[tuple[int, str], list[float]]:
+    """The cost of each round, best of a few repeats: whatever else the machine does only makes it slower.
+
+    The cases take turns, so that a busy spell of the machine does not fall on one of them alone.
+    """
+    # What was built for the benchmark alone must not be looked through by the collector while it is measured.
+    gc.collect()
+    gc.freeze()
+    repeats = [[_rounds_s(case.jobs, case.snapshots, case.opened) for case in cases] for _ in range(REPEATS)]
+    gc.unfreeze()
+    return {
+        case.key: [min(of_round) for of_round in zip(*of_case, strict=True)][WARM_UP_ROUNDS:]
+        for case, of_case in zip(cases, zip(*repeats, strict=True), strict=True)
+    }
+
+
+def _rounds_s(jobs: Mapping[str, Job], snapshots: Sequence[Snapshot], opened: OpenJournal) -> list[float]:
+    settings = Settings(round_s=ROUND_S)
+    with TemporaryDirectory() as folder, opened(Path(folder)) as journal:
+        controller = Controller(_Engine(jobs, list(snapshots)), Headgate(settings), journal, settings)
+        return [_timed(controller.round) for _ in snapshots]
+
+
+def _timed(act: Callable[[], object]) -> float:
+    begun_s = time.perf_counter()
+    act()
+    return time.perf_counter() - begun_s
+
+
+# -- an engine that only replays -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Engine:
+    """Serves snapshots one after another and says yes to everything."""
+
+    running: Mapping[str, Job]
+    snapshots: list[Snapshot]
+    applied: list[Action] = field(default_factory=list)
+
+    def jobs(self) -> Mapping[str, Job]:
+        return self.running
+
+    def observe(self) -> Snapshot:
+        return self.snapshots.pop(0)
+
+    def apply(self, action: Action) -> Outcome:
+        self.applied.append(action)
+        return Outcome(True)
+
+
+def _job(name: str) -> Job:
+    chain = [Operator("op-0"), *(Operator(f"op-{i}", (f"op-{i - 1}",)) for i in range(1, OPERATORS))]
+    return Job(name, Graph.of(*chain), Intent(latency="1s", worth=35))
+
+
+def _snapshot(jobs: Mapping[str, Job], number: int) -> Snapshot:
+    readings = {name: _reading(number, missing=index % MISSING_EVERY == 0) for index, name in enumerate(jobs)}
+    allocation = {name: JobAllocation({f"op-{i}": 2 for i in range(OPERATORS)}) for name in jobs}
+    hosts = tuple(HostReading(f"host-{index}", 4, 2.0, 0.5) for index in range(len(jobs) // 2))
+    return Snapshot((number + 1) * ROUND_S, readings, allocation, hosts)
+
+
+def _reading(number: int, missing: bool) -> JobReading:
+    """Counters that grow by the same amount every round."""
+    rows, busy_s = 10_000.0 * (number + 1), 7.0 * (number + 1)
+    operators = {
+        f"op-{i}": OperatorReading(
+            processed={f"op-{i - 1}" if i else OUTSIDE: rows},
+            sent={f"op-{i + 1}": rows} if i + 1 < OPERATORS else {},
+            busy_s=(busy_s, busy_s),
+        )
+        for i in range(OPERATORS)
+    }
+    latency = Latency.weighted([(4.0 if missing else 0.4, 5000.0), (5.0 if missing else 0.5, 5000.0)])
+    return JobReading(0, operators, {"op-0": rows}, 100.0, latency)

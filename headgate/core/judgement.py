@@ -1,0 +1,145 @@
+"""Before anything is decided: what changed since the last round, and what became of the last action (Henge, section 5.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from headgate.core.metrics import JobView
+from headgate.core.model import ActionKind
+from headgate.core.quantities import show_seconds
+from headgate.core.state import Configuration, Situation, Skip, State, Trial, Verdict, brink, mends
+
+MOST_DOUBLINGS = 5
+"""A job that is set aside again and again is tried again after 32 hours at the latest."""
+
+
+def noticed(situation: Situation) -> Situation:
+    """Note outages and their end, and forget skips that no longer hold."""
+    state, view = situation.state, situation.view
+    if view.unread:
+        return dataclasses.replace(situation, state=dataclasses.replace(state, blind=True, sighted_s=None))
+    sighted_s = view.at_s if state.blind and state.sighted_s is None else state.sighted_s
+    blind = state.blind and view.at_s - (sighted_s or 0.0) < situation.settings.outage_data_s
+    skipped = {name: skip for name, skip in state.skipped.items() if _holds(skip, view.jobs.get(name), situation)}
+    met = {name for name, job in view.jobs.items() if job.met}
+    steps = {name: count for name, count in state.steps.items() if name not in met and name in view.jobs}
+    state = dataclasses.replace(
+        state,
+        blind=blind,
+        sighted_s=sighted_s if blind else None,
+        skipped=skipped,
+        steps=steps,
+        missed_since_s={job.job.name: state.missed_since_s.get(job.job.name, view.at_s) for job in situation.missing},
+        shortfall=_shortfall(situation),
+    )
+    return dataclasses.replace(situation, state=state)
+
+
+def _shortfall(situation: Situation) -> float:
+    """An average that forgets within about an hour."""
+    weight = min(1.0, situation.settings.round_s / 3600)
+    short = bool(situation.missing) and bool(situation.view.congested)
+    return situation.state.shortfall * (1 - weight) + weight * short
+
+
+def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
+    """A skip holds while the job misses its intent, or nearly, with about the same input."""
+    if job is None or (job.met and brink(job) <= situation.settings.brink):
+        return False
+    if job.span is None:
+        return True
+    change = abs(job.span.arrival_rows_s() - skip.arrival_rows_s)
+    return change <= situation.settings.skip_load_change * max(skip.arrival_rows_s, 1e-9)
+
+
+def judged(situation: Situation) -> Situation:
+    """Judge the action under trial once its effect was measured on a clean window (Henge, section 5.1)."""
+    trial = situation.state.trial
+    if trial is None or trial.settled_s is None or situation.state.blind or _unmeasured(situation):
+        return situation
+    verdict = _verdict(trial, situation)
+    state = dataclasses.replace(situation.state, trial=None)
+    if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
+        state = _count_step(state, trial.job, situation)
+    state = remember_best(state, situation)
+    return dataclasses.replace(situation, state=state, verdict=verdict)
+
+
+def _unmeasured(situation: Situation) -> bool:
+    return any(job.utility is None for job in situation.view.jobs.values())
+
+
+def _verdict(trial: Trial, situation: Situation) -> Verdict:
+    job = situation.view.jobs.get(trial.job) if trial.job else None
+    before = trial.utilities.get(trial.job) if trial.job else None
+    after = job.utility if job is not None else None
+    fell = situation.score < trial.score - situation.settings.noise * situation.max_score
+    harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
+    if trial.kind is ActionKind.REDUCE and trial.job is not None:
+        harmful = situation.score <= trial.score + situation.settings.noise * situation.max_score
+    if harmful:
+        text = "did harm"
+    elif _plateaued(trial, job, situation):
+        assert trial.job is not None
+        text = f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
+    else:
+        text = "kept"
+    return Verdict(trial.kind, trial.job, trial.score, situation.score, before, after, text, harmful)
+
+
+def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
+    """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper)."""
+    if job is not None and mends(job, situation.settings):
+        return False
+    itself = job is not None and (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (
+        1 - situation.settings.noise
+    )
+    return itself or bool(situation.view.congested)
+
+
+def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
+    """The job gained less than it should have; one that only was uneasy is judged by its latency."""
+    if trial.kind is not ActionKind.RECONFIGURE or job is None or job.utility is None:
+        return False
+    if job.met:
+        return trial.brink <= 1 and brink(job) > max(
+            situation.settings.brink, trial.brink * (1 - situation.settings.improvement)
+        )
+    if mends(job, situation.settings):
+        return False
+    before = trial.utilities.get(job.job.name, 0.0)
+    return job.utility <= before or job.utility < before * (1 + situation.settings.improvement)
+
+
+def _count_step(state: State, name: str, situation: Situation) -> State:
+    job = situation.view.jobs[name]
+    if not job.met:
+        state = dataclasses.replace(state, steps={**state.steps, name: state.steps.get(name, 0) + 1})
+    assert situation.state.trial is not None
+    verdict = _verdict(situation.state.trial, situation)
+    if verdict.harmful or _plateaued(situation.state.trial, job, situation):
+        state = set_aside(state, job, situation)
+    return state
+
+
+def set_aside(state: State, job: JobView, situation: Situation) -> State:
+    """Skip a job for a while; each time in a row for twice as long (beyond the paper, which has one hour always)."""
+    name = job.job.name
+    arrival = job.span.arrival_rows_s() if job.span is not None else 0.0
+    skip = Skip(situation.view.at_s + _skip_length_s(situation, name), arrival, _times_skipped(situation, name) + 1)
+    return dataclasses.replace(state, skipped={**state.skipped, name: skip})
+
+
+def _times_skipped(situation: Situation, name: str) -> int:
+    return situation.state.skipped[name].times if name in situation.state.skipped else 0
+
+
+def _skip_length_s(situation: Situation, name: str) -> float:
+    return situation.settings.skip_s * float(2 ** min(_times_skipped(situation, name), MOST_DOUBLINGS))
+
+
+def remember_best(state: State, situation: Situation) -> State:
+    """Note the configuration if it is the best of this search."""
+    if state.best is not None and state.best.score >= situation.score:
+        return state
+    return dataclasses.replace(state, best=Configuration(situation.score, situation.allocation))

@@ -1,0 +1,186 @@
+"""What the scheduler remembers, and how it sees it together with the newest measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headgate.config import Settings
+from headgate.core.metrics import JobView, View
+from headgate.core.model import Action, ActionKind, Allocation
+from headgate.core.sizing import catching_up
+
+
+class Phase(Enum):
+    """Where the search for a better allocation stands."""
+
+    SEARCHING = "not converged"
+    CONVERGED = "converged"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An action whose effect is awaited, and how things stood before it."""
+
+    kind: ActionKind
+    job: str | None
+    touched: tuple[str, ...]
+    at_s: float
+    score: float
+    utilities: Mapping[str, float]
+    brink: float = 0.0
+    """How close the job's latency was to its threshold."""
+    settled_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A job that more lanes did not help, set aside for a while, or until its input changes.
+
+    It is kept beyond its time, so that a job which is set aside again and again is tried less and less often.
+    """
+
+    until_s: float
+    arrival_rows_s: float
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """An allocation and what it was worth."""
+
+    score: float
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the scheduler remembers; the journal keeps it, so that a restart goes on from here."""
+
+    phase: Phase = Phase.SEARCHING
+    intents: Mapping[str, str] = field(default_factory=dict)
+    """The jobs it knows and the fingerprint of each one's intent."""
+    best: Configuration | None = None
+    """The best configuration of the history, where a reversion goes."""
+    reduced: bool = False
+    throttled: tuple[str, ...] = ()
+    """Hopeless jobs that were made smaller for the others' sake, in this search."""
+    trial: Trial | None = None
+    skipped: Mapping[str, Skip] = field(default_factory=dict)
+    stable: int = 0
+    """Rounds in a row in which all intents held."""
+    rest_score: float | None = None
+    """The score that the Converged state is held against."""
+    blind: bool = False
+    sighted_s: float | None = None
+    """Since when measurements come in again after an outage."""
+    since_s: Mapping[str, float] = field(default_factory=dict)
+    """From when on each job is measured: a window never reaches back beyond a change."""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """Reconfigurations of each job since it last met its intent."""
+    missed_since_s: Mapping[str, float] = field(default_factory=dict)
+    """Since when each job has missed its intent without a break."""
+    shortfall: float = 0.0
+    """Share of about the last hour in which some intent was missed on a congested cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an action was found to have done."""
+
+    kind: ActionKind
+    job: str | None
+    score_before: float
+    score_after: float
+    utility_before: float | None
+    utility_after: float | None
+    text: str
+    harmful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now and why; without an action, why not."""
+
+    rule: str
+    cause: str
+    action: Action | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A state seen together with the measurements; conditions and acts of the table read it."""
+
+    state: State
+    view: View
+    settings: Settings
+    verdict: Verdict | None = None
+
+    @property
+    def missing(self) -> list[JobView]:
+        """Jobs that miss their intents, in the order in which they get help."""
+        return sorted((job for job in self.view.jobs.values() if job.met is False), key=self._urgency)
+
+    def _urgency(self, job: JobView) -> tuple[float, float, str]:
+        utility = job.utility or 0.0
+        if self.settings.objective == "lowest":
+            return (utility / job.worth, -job.worth, job.job.name)
+        return (-job.worth, utility, job.job.name)
+
+    @property
+    def wanting(self) -> list[JobView]:
+        """Jobs that miss their intents, have not been set aside and do not mend by themselves."""
+        return [job for job in self.missing if not self.skips(job.job.name) and not mends(job, self.settings)]
+
+    @property
+    def mending(self) -> list[JobView]:
+        """Jobs that miss their intents, but not for long any more."""
+        return [job for job in self.missing if mends(job, self.settings)]
+
+    @property
+    def uneasy(self) -> list[JobView]:
+        """Jobs that meet their intents by so little that the next fluctuation breaks them (beyond the paper)."""
+        close = (job for job in self.view.jobs.values() if job.met and brink(job) > self.settings.brink)
+        return [job for job in close if not self.skips(job.job.name) and not catching_up(job, self.settings)]
+
+    def skips(self, name: str) -> bool:
+        """Whether the job is set aside now."""
+        skip = self.state.skipped.get(name)
+        return skip is not None and self.view.at_s < skip.until_s
+
+    @property
+    def score(self) -> float:
+        """What is to be maximised."""
+        return score_of(self.view, self.settings)
+
+    @property
+    def max_score(self) -> float:
+        """The score when all intents are met."""
+        return 1.0 if self.settings.objective == "lowest" else sum(job.worth for job in self.view.jobs.values())
+
+    @property
+    def allocation(self) -> Allocation:
+        """What every job has now."""
+        return {name: job.allocation for name, job in self.view.jobs.items()}
+
+
+def score_of(view: View, settings: Settings) -> float:
+    """Total utility, or the lowest satisfaction."""
+    if settings.objective == "lowest":
+        return min((job.satisfaction or 0.0 for job in view.jobs.values()), default=1.0)
+    return sum(job.utility or 0.0 for job in view.jobs.values())
+
+
+def mends(job: JobView, settings: Settings) -> bool:
+    """Whether the job is over it: its newest sub-window is fine, or its backlog is on its way down."""
+    return (job.recent is not None and job.recent >= job.worth) or catching_up(job, settings)
+
+
+def brink(job: JobView) -> float:
+    """How close the job's latency is to its threshold, over the window and still now; above 1 it is beyond."""
+    threshold_s = job.job.intent.latency_s
+    if threshold_s is None or job.latency_s is None or job.recent_latency_s is None:
+        return 0.0
+    return min(job.latency_s, job.recent_latency_s) / threshold_s

@@ -49,8 +49,11 @@ class Settings:
         0.05, "share", "A reconfigured job that gains less than this share of its utility is skipped for a while.", 0, 1
     )
     skip_s: float = setting(3600.0, "s", "How long such a job is skipped.")
-    skip_load_change: float = setting(
-        0.2, "share", "A skipped job is considered again at once when its input changed by more than this share.", 0
+    load_change: float = setting(
+        0.2,
+        "share",
+        "A change of a job's input by more than this share ends its being skipped, and clears its last action of blame.",
+        0,
     )
     reduction: float = setting(
         0.8,

@@ -46,10 +46,14 @@ def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
     """A skip holds while the job misses its intent, or nearly, with about the same input."""
     if job is None or (job.met and brink(job) <= situation.settings.brink):
         return False
+    return not _load_moved(skip.arrival_rows_s, job, situation)
+
+
+def _load_moved(before_rows_s: float, job: JobView, situation: Situation) -> bool:
     if job.span is None:
-        return True
-    change = abs(job.span.arrival_rows_s() - skip.arrival_rows_s)
-    return change <= situation.settings.skip_load_change * max(skip.arrival_rows_s, 1e-9)
+        return False
+    change = abs(job.span.arrival_rows_s() - before_rows_s)
+    return change > situation.settings.load_change * max(before_rows_s, 1e-9)
 
 
 def judged(situation: Situation) -> Situation:
@@ -88,8 +92,11 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
 
 
 def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
-    """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper)."""
-    if job is not None and mends(job, situation.settings):
+    """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper).
+
+    A job whose input moved meanwhile is no witness.
+    """
+    if job is not None and (mends(job, situation.settings) or _load_moved(trial.arrival_rows_s, job, situation)):
         return False
     itself = job is not None and (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (
         1 - situation.settings.noise

@@ -397,8 +397,17 @@ def _stay(now: Situation) -> Result:
 
 def _on_trial(state: State, action: Action, now: Situation) -> State:
     utilities = {name: job.utility or 0.0 for name, job in now.view.jobs.items()}
-    near = brink(now.view.jobs[action.job]) if action.job is not None else 0.0
-    trial = Trial(action.kind, action.job, tuple(action.changes), now.view.at_s, now.score, utilities, near)
+    job = now.view.jobs[action.job] if action.job is not None else None
+    trial = Trial(
+        kind=action.kind,
+        job=action.job,
+        touched=tuple(action.changes),
+        at_s=now.view.at_s,
+        score=now.score,
+        utilities=utilities,
+        brink=brink(job) if job is not None else 0.0,
+        arrival_rows_s=job.span.arrival_rows_s() if job is not None and job.span is not None else 0.0,
+    )
     return dataclasses.replace(state, trial=trial)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s, period_s
+from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s, period_s, span_of
 from headgate.core.model import OUTSIDE, Graph, JobReading
 
 Lanes = Mapping[str, int]
@@ -20,11 +20,20 @@ def more_lanes(view: JobView, settings: Settings) -> Lanes:
     """The lanes the job should have; equal to those it has when nothing would help."""
     if view.span is None:
         return view.allocation.lanes
-    wanted = _SIZINGS[settings.sizing](view, view.span, settings)
+    wanted = _SIZINGS[settings.sizing](view, newest_span(view, view.span), settings)
     return {
         name: max(lanes, most_lanes(view.job.graph, name, wanted[name], settings))
         for name, lanes in view.allocation.lanes.items()
     }
+
+
+def newest_span(view: JobView, window: Span) -> Span:
+    """The last two sub-windows, more if they hold fewer than three epochs: sizes are for the load as it is now."""
+    for count in range(3, len(view.samples)):
+        span = span_of(view.samples[-count:])
+        if span is not None and (span.last.reading.epochs is None or period_s(span) <= span.seconds / 3):
+            return span
+    return window
 
 
 def most_lanes(graph: Graph, name: str, lanes: int, settings: Settings) -> int:

@@ -31,6 +31,8 @@ class Trial:
     utilities: Mapping[str, float]
     brink: float = 0.0
     """How close the job's latency was to its threshold."""
+    arrival_rows_s: float = 0.0
+    """The job's input."""
     settled_s: float | None = None
 
 

@@ -6,17 +6,14 @@ import dataclasses
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import Pool
 from pathlib import Path
 
 from headgate.config import settings_from
-from headgate.core.metrics import View
 from headgate.core.quantities import choice
-from headgate.core.state import Decision
 from headgate.errors import InputError
 from headgate.explain import CLOCK_KEY
-from headgate.policies import Policy
 from headgate.ports import Journal
 from headgate.sim.bars import Bar, bars
 from headgate.sim.report import Runs, Summary, Variants, result, without_logs
@@ -200,11 +197,9 @@ def _joined_series(earlier: Series, later: Series) -> Series:
 def simulate_seeds(experiment: Experiment, seeds: int) -> Iterator[tuple[Summary, list[Bar]]]:
     """Seeds 0, 1, ... side by side, one process per core; results come in order."""
     jobs = [(experiment, seed) for seed in range(seeds)]
-    with ProcessPoolExecutor(min(seeds, os.cpu_count() or 1), initializer=_quietly) as pool:
-        try:
-            yield from pool.map(_one_seed, jobs)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    # A pool, because leaving it ends the processes at once, also those in the middle of their work.
+    with Pool(min(seeds, os.cpu_count() or 1), _quietly) as pool:
+        yield from pool.imap(_one_seed, jobs)
 
 
 def _quietly() -> None:
@@ -216,17 +211,6 @@ def _one_seed(job: tuple[Experiment, int]) -> tuple[Summary, list[Bar]]:
     experiment, seed = job
     done = simulate(experiment.load(), seed, observe_only=experiment.observe_only)
     return without_logs(done.summary()), list(done.bars)
-
-
-def both(*watchers: Watcher | None) -> Watcher:
-    """A watcher that tells all of them."""
-    known = [watcher for watcher in watchers if watcher is not None]
-
-    def watch(view: View, decision: Decision, policy: Policy) -> None:
-        for watcher in known:
-            watcher(view, decision, policy)
-
-    return watch
 
 
 def counting(advance: Callable[[], None]) -> Watcher:

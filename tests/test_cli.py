@@ -308,7 +308,7 @@ def test_journal_of_an_edited_scenario_is_refused(said, refused, scenario, tmp_p
     said("simulate", scenario, "--policy", "headgate", "--journal", journal)
     scenario.write_text(SCENARIO.replace("1200, 1200]", "1200, 500]"))
     arguments = ("simulate", scenario, "--policy", "headgate", "--journal", journal)
-    assert "holds other actions than this scenario leads to" in refused(*arguments)
+    assert "was begun before the scenario was changed" in refused(*arguments)
 
 
 def test_run_that_is_complete_is_told_again(said, scenario, tmp_path):

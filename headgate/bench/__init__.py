@@ -10,7 +10,7 @@ from typing import cast
 from headgate.core.quantities import choice
 from headgate.sim.bars import Bar
 
-NAMES = ("simulator", "controller")
+NAMES = ("simulator", "controller", "sizing")
 
 
 @dataclass(frozen=True, slots=True)

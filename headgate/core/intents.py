@@ -188,6 +188,7 @@ class Intent:
     latency_s: float | None = field(init=False, repr=False)
     latency_shape: Shape | None = field(init=False, repr=False)
     juice_shape: Shape | None = field(init=False, repr=False)
+    _identity: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._set("latency_s", None if self.latency is None else seconds(self.latency, "latency", error=IntentError))
@@ -198,6 +199,8 @@ class Intent:
             self._set("juice", number(self.juice, "juice", above=0, high=1, error=IntentError))
         self._check_goals()
         self._choose_shapes()
+        names = ("latency_s", "percentile", "juice", "worth", "latency_shape", "juice_shape")
+        self._set("_identity", " ".join(f"{name}={getattr(self, name)!r}" for name in names))
 
     def utility(self, latency_s: float | None, juice: float | None, tolerance: float = 0.0) -> float | None:
         """0..worth; the mean of both goals if there are two; None while a needed measurement is not known.
@@ -222,8 +225,7 @@ class Intent:
 
     def fingerprint(self) -> str:
         """Text that differs whenever anything of the intent does, and is the same in every process."""
-        names = ("latency_s", "percentile", "juice", "worth", "latency_shape", "juice_shape")
-        return " ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return self._identity
 
     def _verdicts(self, latency_s: float | None, juice: float | None, tolerance: float) -> list[_Verdict] | None:
         verdicts: list[_Verdict] = []

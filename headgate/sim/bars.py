@@ -86,7 +86,7 @@ def _all_met_after_s(run_: Run) -> float | None:
 
 
 def _reconfigurations(run_: Run) -> dict[str, int]:
-    counts = dict.fromkeys(run_.utilities, 0)
+    counts = dict.fromkeys(run_.series, 0)
     for entry in run_.log:
         if entry.kind == "reconfigure" and entry.job is not None:
             counts[entry.job] += 1
@@ -237,8 +237,8 @@ def _memory(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
 
 def _juice_rate(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     result = runs["headgate"]
-    before = [value for pairs in result.juices.values() for at_s, value in pairs if 3000 <= at_s < 4000]
-    after = [value for pairs in result.juices.values() for at_s, value in pairs if at_s >= 5734]
+    before = [value for pairs in result.column("juice").values() for at_s, value in pairs if 3000 <= at_s < 4000]
+    after = [value for pairs in result.column("juice").values() for at_s, value in pairs if at_s >= 5734]
     return [
         Bar("lowest juice at the single rate", min(before), ">=", 0.992),
         Bar("lowest juice at the triple rate, once mended (from 5734 s on)", min(after), ">=", 0.992),
@@ -250,8 +250,9 @@ def _queue_correlation(runs: Runs) -> float | None:
     """Juice against what the queue grew by in the same window, over all jobs before control begins."""
     juices, growths = [], []
     result = runs["headgate"]
-    for name, pairs in result.juices.items():
-        queue = result.backlogs[name]
+    queues = result.column("backlog")
+    for name, pairs in result.column("juice").items():
+        queue = queues[name]
         for index in range(6, len(pairs)):
             if pairs[index][0] < result.scenario.control_after_s:
                 juices.append(pairs[index][1])

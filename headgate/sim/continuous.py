@@ -6,6 +6,7 @@ run. Mean waiting in a queue that does not overflow is Allen-Cunneen's approxima
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,45 @@ class _Level:
     out: Indices
     out_parent: Indices
     """Position of each outgoing edge's parent within `operators`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    """All counters of all jobs at one moment."""
+
+    sent: list[float]
+    processed: list[float]
+    queue: list[float]
+    busy: list[float]
+
+
+Places = list[tuple[str, int]]
+
+
+class _Operators(Mapping[str, OperatorReading]):
+    """The operators of one job at one moment; a reading is made when somebody looks at it, and few are."""
+
+    __slots__ = ("_counters", "_lanes", "_wiring")
+
+    def __init__(
+        self, counters: _Counters, wiring: Mapping[str, tuple[int, Places, Places]], lanes: Mapping[str, int]
+    ) -> None:
+        self._counters, self._wiring, self._lanes = counters, wiring, lanes
+
+    def __getitem__(self, operator: str) -> OperatorReading:
+        position, inputs, outputs = self._wiring[operator]
+        counters = self._counters
+        return OperatorReading(
+            {parent: counters.processed[edge] for parent, edge in inputs},
+            {child: counters.sent[edge] for child, edge in outputs},
+            (counters.busy[position],) * self._lanes[operator],
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wiring)
+
+    def __len__(self) -> int:
+        return len(self._wiring)
 
 
 class ContinuousEngine(SimulatedEngine):
@@ -166,7 +206,7 @@ class ContinuousEngine(SimulatedEngine):
         self._edges_of = {name: (min(found), max(found) + 1) for name, found in positions.items()}
         self._arrivals = {name: [(e, p) for p, job, e in self._from_outside if job == name] for name in self._specs}
         self._wiring = {
-            name: [(key[1], self._index[key], inputs[key], outputs[key]) for key in self._order if key[0] == name]
+            name: {key[1]: (self._index[key], inputs[key], outputs[key]) for key in self._order if key[0] == name}
             for name in self._specs
         }
 
@@ -370,22 +410,16 @@ class ContinuousEngine(SimulatedEngine):
         if self._dirty:
             self._lay_out()
         counters = (self._sent, self._processed, self._queue, self._busy)
-        self._sent_now, self._processed_now, self._queue_now, self._busy_now = (array.tolist() for array in counters)
+        self._now = _Counters(*(array.tolist() for array in counters))
         return super().observe()
 
     def _reading(self, name: str) -> JobReading:
-        processed, sent, lanes = self._processed_now, self._sent_now, self._allocation[name].lanes
-        readings = {
-            operator: OperatorReading(
-                {parent: processed[edge] for parent, edge in inputs},
-                {child: sent[edge] for child, edge in outputs},
-                (self._busy_now[position],) * lanes[operator],
-            )
-            for operator, position, inputs, outputs in self._wiring[name]
-        }
-        arrived = {source: sent[edge] for source, edge in self._arrivals[name]}
+        arrived = {source: self._now.sent[edge] for source, edge in self._arrivals[name]}
         first, last = self._edges_of[name]
-        return JobReading(self._version[name], readings, arrived, sum(self._queue_now[first:last]), self._latency(name))
+        operators = _Operators(self._now, self._wiring[name], self._allocation[name].lanes)
+        return JobReading(
+            self._version[name], operators, arrived, sum(self._now.queue[first:last]), self._latency(name)
+        )
 
     def _latency(self, name: str) -> Latency | None:
         """The rows put out since the last reading: a fixed part and an exponential one."""

@@ -97,13 +97,13 @@ def _panels(scenario: Scenario, runs: Runs, first: Run) -> list[Panel]:
 def _utility_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
     unit_s, unit = _time_unit(scenario)
     for name, run in reversed(list(runs.items())):
-        utilities = [run.worths[job] * series for job, series in _series(run, run.utilities).items()]
+        utilities = [run.worths[job] * series for job, series in _series(run, run.column("satisfaction")).items()]
         axes.plot(_in(run.times_s, unit_s), _sum(utilities), color=_color(name), label=name)
     first = next(iter(runs.values()))
     most = _sum(
         [
             first.worths[job] * np.where(np.isnan(series), np.nan, 1.0)
-            for job, series in _series(first, first.utilities).items()
+            for job, series in _series(first, first.column("satisfaction")).items()
         ]
     )
     axes.plot(_in(first.times_s, unit_s), most, color="#333333", lw=0.9, ls=(0, (4, 3)), label="maximum")
@@ -178,17 +178,17 @@ def _sum(series: Sequence[Values]) -> Values:
 
 def _varies(run: Run) -> bool:
     """Whether some job's input changes by more than noise does."""
-    for points in run.arrivals.values():
+    for points in run.column("arrival_rows_s").values():
         rates = [rate for _, rate in points]
         if rates and np.percentile(rates, 98) > 1.25 * np.percentile(rates, 2) + 1e-9:
             return True
-    return len({points[0][0] for points in run.arrivals.values() if points}) > 1
+    return len({points[0][0] for points in run.column("arrival_rows_s").values() if points}) > 1
 
 
 def _input_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
     """Input per job; of many jobs, the sum."""
     unit_s, unit = _time_unit(scenario)
-    rates = {name: series / 1000 for name, series in _series(run, run.arrivals).items()}
+    rates = {name: series / 1000 for name, series in _series(run, run.column("arrival_rows_s")).items()}
     title = "Input per job" if len(rates) <= MAX_LINES else f"Input of all {len(rates)} jobs"
     if len(rates) <= MAX_LINES:
         shades = mpl.colormaps["viridis"](np.linspace(0.1, 0.85, len(rates)))
@@ -234,7 +234,7 @@ def _spread_panel(axes: Axes, runs: Runs) -> None:
 def _jobs_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
     """Satisfaction per job as rows of a picture: who suffers when."""
     unit_s, unit = _time_unit(scenario)
-    rows = _series(run, run.utilities)
+    rows = _series(run, run.column("satisfaction"))
     names = list(rows)
     extent = (0.0, scenario.duration_s / unit_s, len(names) - 0.5, -0.5)
     axes.imshow(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.controller import Controller
 from headgate.core.metrics import View
-from headgate.core.model import ActionKind
+from headgate.core.model import Action, ActionKind
 from headgate.core.state import Decision, Phase
 from headgate.policies import Headgate, Policy, Static, policy_named
 from headgate.ports import Journal
@@ -33,6 +34,25 @@ class Logged:
     touched: tuple[str, ...]
 
 
+COLUMNS = ("at_s", "satisfaction", "juice", "backlog", "arrival_rows_s", "output_rows_s")
+
+
+class Series:
+    """What was measured of one job, one row per round, in plain columns: two days of forty jobs have to fit."""
+
+    def __init__(self) -> None:
+        self._columns = {name: array("d") for name in COLUMNS}
+
+    def append(self, *row: float) -> None:
+        """Add one round, in the order of `COLUMNS`."""
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+
+    def pairs(self, name: str) -> list[tuple[float, float]]:
+        """(time, value) of one column."""
+        return list(zip(self._columns["at_s"], self._columns[name], strict=True))
+
+
 @dataclass(slots=True)
 class Run:
     """What one policy did to one scenario, round by round."""
@@ -43,13 +63,8 @@ class Run:
     times_s: list[float] = field(default_factory=list)
     satisfaction: list[float] = field(default_factory=list)
     """Total utility in each sub-window, as a share of the maximum."""
-    utilities: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Per job: (time, utility in the sub-window as a share of its worth)."""
+    series: dict[str, Series] = field(default_factory=dict)
     worths: dict[str, float] = field(default_factory=dict)
-    juices: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    backlogs: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    arrivals: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    outputs: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     load: list[float] = field(default_factory=list)
     """Mean load per core."""
     memory: list[float] = field(default_factory=list)
@@ -59,6 +74,10 @@ class Run:
     final: View | None = None
     skipped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+
+    def column(self, name: str) -> dict[str, list[tuple[float, float]]]:
+        """(time, value) of one column of `COLUMNS`, per job."""
+        return {job: series.pairs(name) for job, series in self.series.items()}
 
     def controlled(self) -> list[tuple[float, float]]:
         """(time, satisfaction) from when control began."""
@@ -85,55 +104,76 @@ def run(
     engine = engine_for(scenario, seed)
     policy = policy_named(policy_name, scenario.settings)
     controller = Controller(engine, policy, journal, scenario.settings, observe_only)
-    _catch_up(controller, engine)
-    held_back = Controller(engine, Static(), None, scenario.settings)
+    replayed = Replay(journal)
+    held_back = Controller(engine, replayed, None, scenario.settings)
     while engine.now_s() + scenario.settings.round_s <= scenario.duration_s + 1e-6:
         engine.sleep_until(engine.now_s() + scenario.settings.round_s)
-        active = controller if engine.now_s() >= scenario.control_after_s else held_back
-        controller.windows = (
-            held_back.windows if active is controller and not controller.windows.samples else controller.windows
-        )
+        waits = engine.now_s() < scenario.control_after_s or engine.now_s() <= replayed.until_s
+        active = held_back if waits else controller
         view, decision = active.round()
-        _note(result, view, decision, policy)
+        _note(result, view, decision, active.policy)
+        if active is held_back:
+            _hand_over(held_back, controller, result, view)
         if watch is not None:
-            watch(view, decision, policy)
+            watch(view, decision, active.policy)
     if isinstance(policy, Headgate):
         result.skipped = tuple(sorted(policy.state.skipped))
     return result
 
 
-def _catch_up(controller: Controller, engine: SimulatedEngine) -> None:
-    """Bring a fresh simulator to where the journal ends, by applying what was applied then."""
-    restored = controller.journal.restore() if controller.journal is not None else None
-    if restored is None:
-        return
-    for recorded in restored.actions:
-        engine.sleep_until(recorded.at_s)
-        engine.observe()
-        engine.apply(recorded.action)
-    engine.sleep_until(restored.at_s)
-    engine.observe()
-    controller.resume(engine.now_s())
+class Replay(Static):
+    """Holds back until control begins, and repeats what a journal says was done before it ends."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        restored = journal.restore() if journal is not None else None
+        self.until_s = restored.at_s if restored is not None else -1.0
+        self._actions = (
+            {recorded.at_s: recorded.action for recorded in restored.actions} if restored is not None else {}
+        )
+        self._phases = {found.at_s: found.phase for found in journal.rounds()} if journal is not None else {}
+        self._now_s = -1.0
+
+    def decide(self, view: View) -> Decision:
+        self._now_s = view.at_s
+        return Decision("replay", "as before", self._actions.get(view.at_s))
+
+    def phase(self) -> str:
+        return self._phases.get(self._now_s, "held back")
+
+
+def _hand_over(held_back: Controller, controller: Controller, result: Run, view: View) -> None:
+    """The controller goes on with the same measurements, and where the journal ends with what it says."""
+    assert isinstance(held_back.policy, Replay)
+    if view.at_s == held_back.policy.until_s and controller.journal is not None:
+        restored = controller.journal.restore()
+        assert restored is not None
+        for recorded in restored.unfinished:
+            _log(result, recorded.at_s, recorded.action)
+        controller.resume(view.at_s)
+    controller.windows = held_back.windows
 
 
 def _note(result: Run, view: View, decision: Decision, policy: Policy) -> None:
-    result.times_s.append(view.at_s)
-    known = {name: job for name, job in view.jobs.items() if job.recent is not None}
-    worth = sum(job.worth for job in known.values())
-    result.satisfaction.append(sum(job.recent or 0.0 for job in known.values()) / worth if worth else math.nan)
-    for name, job in known.items():
+    total = worth = 0.0
+    for name, job in view.jobs.items():
+        if job.recent is None or job.span is None or job.juice is None:
+            continue
+        total += job.recent
+        worth += job.worth
+        if name not in result.series:
+            result.series[name] = Series()
         result.worths[name] = job.worth
-        result.utilities.setdefault(name, []).append((view.at_s, (job.recent or 0.0) / job.worth))
-    if view.hosts:
-        result.load.append(sum(host.load or 0.0 for host in view.hosts) / sum(host.cores for host in view.hosts))
-        result.memory.append(sum(host.memory_used or 0.0 for host in view.hosts) / len(view.hosts))
-    else:
-        result.load.append(math.nan)
-        result.memory.append(math.nan)
-    _note_flows(result, view)
+        put_out = job.span.latency.rows / job.span.seconds if job.span.latency is not None else 0.0
+        backlog = job.span.last.reading.backlog or 0.0
+        result.series[name].append(
+            view.at_s, job.recent / job.worth, job.juice, backlog, job.span.arrival_rows_s(), put_out
+        )
+    result.times_s.append(view.at_s)
+    result.satisfaction.append(total / worth if worth else math.nan)
+    result.load.append(_mean_load(view))
+    result.memory.append(_mean_memory(view))
     if decision.action is not None:
-        action = decision.action
-        result.log.append(Logged(view.at_s, action.job, action.kind.value, action.cause.text, tuple(action.changes)))
+        _log(result, view.at_s, decision.action)
     phase = policy.phase()
     if phase == Phase.CONVERGED.value and (not result.phases or result.phases[-1] != phase):
         result.converged_at_s.append(view.at_s)
@@ -142,16 +182,17 @@ def _note(result: Run, view: View, decision: Decision, policy: Policy) -> None:
     result.advice = policy.advice(view)
 
 
-def _note_flows(result: Run, view: View) -> None:
-    """Juice, queue and rates of each job, for the plots."""
-    for name, job in view.jobs.items():
-        if job.span is None or job.juice is None:
-            continue
-        result.juices.setdefault(name, []).append((view.at_s, job.juice))
-        result.backlogs.setdefault(name, []).append((view.at_s, job.span.last.reading.backlog or 0.0))
-        result.arrivals.setdefault(name, []).append((view.at_s, job.span.arrival_rows_s()))
-        put_out = job.span.latency.rows / job.span.seconds if job.span.latency is not None else 0.0
-        result.outputs.setdefault(name, []).append((view.at_s, put_out))
+def _log(result: Run, at_s: float, action: Action) -> None:
+    result.log.append(Logged(at_s, action.job, action.kind.value, action.cause.text, tuple(action.changes)))
+
+
+def _mean_load(view: View) -> float:
+    cores = sum(host.cores for host in view.hosts)
+    return sum(host.load or 0.0 for host in view.hosts) / cores if cores else math.nan
+
+
+def _mean_memory(view: View) -> float:
+    return sum(host.memory_used or 0.0 for host in view.hosts) / len(view.hosts) if view.hosts else math.nan
 
 
 # -- manual sizing ---------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pool
@@ -17,7 +18,7 @@ from headgate.explain import CLOCK_KEY
 from headgate.ports import Journal
 from headgate.sim.bars import Bar, bars
 from headgate.sim.report import Runs, Summary, Variants, result, without_logs
-from headgate.sim.run import Run, Watcher, run, sized_for_median
+from headgate.sim.run import Run, Watcher, run
 from headgate.sim.scenario import POLICIES, load_scenario, with_hours, with_trace
 from headgate.sim.spec import Scenario, Variant
 
@@ -123,72 +124,35 @@ def run_on(
     """One run; with a journal that was begun before, the whole run all the same."""
     if journal is None:
         return run(scenario, policy, seed, None, watch, observe_only)
-    _claim(journal, {"scenario": scenario.name, "seed": str(seed), "policy": policy, CLOCK_KEY: VIRTUAL_CLOCK})
-    restored = journal.restore()
-    if restored is None:
-        return run(scenario, policy, seed, journal, watch, observe_only)
-    earlier = _earlier(scenario, policy, seed, restored.at_s, observe_only, watch)
-    if not observe_only:
-        _check_same(earlier, journal, restored.at_s)
-    return _joined(earlier, run(scenario, policy, seed, journal, watch, observe_only))
+    _claim(journal, _about(scenario, seed, policy))
+    return run(scenario, policy, seed, journal, watch, observe_only)
+
+
+def _about(scenario: Scenario, seed: int, policy: str) -> dict[str, str]:
+    same = dataclasses.replace(scenario, duration_s=0.0, policies=(), sweep=())  # a run may be made longer
+    fingerprint = f"{zlib.crc32(repr(same).encode()):08x}"
+    return {
+        "scenario": scenario.name,
+        "seed": str(seed),
+        "policy": policy,
+        "content": fingerprint,
+        CLOCK_KEY: VIRTUAL_CLOCK,
+    }
 
 
 def _claim(journal: Journal, wanted: Mapping[str, str]) -> None:
-    """A journal belongs to one scenario, seed and policy."""
+    """A journal belongs to one scenario as it was written then, one seed and one policy."""
     known = journal.about()
     for key, value in wanted.items():
         if known.get(key, value) != value:
-            raise InputError(
-                f"the journal is of {key} {known[key]}, not {value}; give another file, or delete it to start afresh"
+            what = (
+                f"is of {key} {known[key]}, not {value}"
+                if key != "content"
+                else "was begun before the scenario was changed"
             )
+            raise InputError(f"the journal {what}; give another file, or delete it to start afresh")
     for key, value in wanted.items():
         journal.set_about(key, value)
-
-
-def _earlier(
-    scenario: Scenario, policy: str, seed: int, until_s: float, observe_only: bool, watch: Watcher | None
-) -> Run:
-    """What was measured before the journal ends: it keeps decisions, not every figure, and the simulator repeats itself exactly."""
-    if policy == "manual":
-        # Sized for the median of the whole time, not of the part of it that is repeated here.
-        scenario, policy = sized_for_median(scenario), "static"
-    before = dataclasses.replace(scenario, duration_s=min(until_s, scenario.duration_s))
-    return run(before, policy, seed, None, watch, observe_only)
-
-
-def _check_same(earlier: Run, journal: Journal, until_s: float) -> None:
-    """A scenario that was edited meanwhile would continue another's history."""
-    then = [(one.at_s, one.action.kind.value, one.action.job) for one in journal.actions() if one.at_s <= until_s]
-    now = [(one.at_s, one.kind, one.job) for one in earlier.log]
-    if then != now:
-        raise InputError(
-            "the journal holds other actions than this scenario leads to; it or its settings were changed since:"
-            " give another file, or delete it to start afresh"
-        )
-
-
-def _joined(earlier: Run, later: Run) -> Run:
-    """Two parts of a run as one."""
-    whole = dataclasses.replace(later)
-    for name in ("times_s", "satisfaction", "load", "memory", "log", "phases"):
-        setattr(whole, name, getattr(earlier, name) + getattr(later, name))
-    for name in ("utilities", "juices", "backlogs", "arrivals", "outputs"):
-        setattr(whole, name, _joined_series(getattr(earlier, name), getattr(later, name)))
-    begun = later.converged_at_s
-    if earlier.phases and later.phases and earlier.phases[-1] == later.phases[0]:
-        begun = [at_s for at_s in begun if at_s != later.times_s[0]]
-    whole.converged_at_s = earlier.converged_at_s + begun
-    whole.worths = earlier.worths | later.worths
-    if later.final is None:
-        whole.final, whole.skipped, whole.advice = earlier.final, earlier.skipped, earlier.advice
-    return whole
-
-
-Series = dict[str, list[tuple[float, float]]]
-
-
-def _joined_series(earlier: Series, later: Series) -> Series:
-    return {name: earlier.get(name, []) + later.get(name, []) for name in {**earlier, **later}}
 
 
 # -- many seeds ------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""Which sizing converges faster: eq. 4 of the paper, or true rates? The same scenarios and seeds under both."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from headgate.bench import Figure, Result
+from headgate.sim.bars import Bar
+from headgate.sim.run import Run, run
+from headgate.sim.scenario import load_scenario
+
+SCENARIOS = ("greedy-order", "hybrid", "memory", "initial-config")
+SEEDS = range(3)
+
+
+def measure() -> Result:
+    """Steps per job, seconds until Converged and lanes in the end, per sizing."""
+    figures: list[Figure] = []
+    bars: list[Bar] = []
+    for name in SCENARIOS:
+        paper, model = (_runs(name, sizing) for sizing in ("paper", "model"))
+        for label, runs in (("paper", paper), ("model", model)):
+            figures += [
+                Figure(f"{name}, {label}: reconfigurations per job", _steps(runs), ""),
+                Figure(f"{name}, {label}: satisfaction, mean over the run", _satisfaction(runs), ""),
+                Figure(f"{name}, {label}: seconds of control until Converged", _converged_s(runs), "s"),
+                Figure(f"{name}, {label}: lanes in the end", _lanes(runs), ""),
+            ]
+        bars.append(
+            Bar(
+                f"{name}: satisfaction of model, at least that of paper",
+                _satisfaction(model),
+                ">=",
+                _satisfaction(paper),
+            )
+        )
+    return Result(tuple(figures), tuple(bars))
+
+
+def _runs(name: str, sizing: str) -> list[Run]:
+    scenario = load_scenario(name)
+    scenario = dataclasses.replace(scenario, settings=dataclasses.replace(scenario.settings, sizing=sizing))
+    return [run(scenario, "headgate", seed) for seed in SEEDS]
+
+
+def _steps(runs: Sequence[Run]) -> float:
+    return statistics.mean(
+        sum(entry.kind == "reconfigure" for entry in found.log) / len(found.series) for found in runs
+    )
+
+
+def _converged_s(runs: Sequence[Run]) -> float:
+    return statistics.mean(
+        (found.converged_at_s or [found.scenario.duration_s])[0] - found.scenario.control_after_s for found in runs
+    )
+
+
+def _satisfaction(runs: Sequence[Run]) -> float:
+    return statistics.mean(statistics.mean(value for _, value in found.controlled()) for found in runs)
+
+
+def _lanes(runs: Sequence[Run]) -> float:
+    finals = [found.final for found in runs if found.final is not None]
+    return statistics.mean(sum(sum(job.allocation.lanes.values()) for job in final.jobs.values()) for final in finals)

@@ -5,7 +5,7 @@ READY := .venv/.ready
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo test check bench format clean
+.PHONY: help set-up demo test check bench docs format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +25,13 @@ check: $(READY) ## the gate: format, lint, types, imports, tests
 	@echo "== imports" && $(BIN)/lint-imports --no-logo
 	@echo "== tests"   && $(BIN)/python -m pytest -q
 
-bench: $(READY) ## measure the simulator and the controller
+bench: $(READY) ## measure the simulator, the controller and both sizings
 	@$(BIN)/headgate bench simulator
 	@$(BIN)/headgate bench controller
+	@$(BIN)/headgate bench sizing
+
+docs: $(READY) ## write the parts of the docs that come from the code
+	@$(BIN)/python tools/docs.py
 
 format: $(READY) ## rewrite the code the way `check` wants it
 	@$(BIN)/ruff check --quiet --fix-only .

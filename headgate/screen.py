@@ -139,7 +139,7 @@ def satisfaction(view: View) -> float:
 def happened(action: Action, at: str) -> Happened:
     """An action in words."""
     who = action.job or action.kind.value
-    return Happened(at, who, action.cause.text)
+    return Happened(at, who, action.sentence)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------------

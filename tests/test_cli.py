@@ -185,7 +185,7 @@ def test_picture_is_drawn(said, scenario, tmp_path):
 
 def test_watched_without_a_terminal_tells_each_action(said, scenario):
     out = said("simulate", scenario, "--policy", "headgate", "--watch")
-    assert "T3: latency" in out
+    assert "T3: look-up 4 → 12 lanes: latency" in out
     assert "3 of 3 jobs meet their intents, converged" in out
 
 

@@ -203,6 +203,13 @@ class Action:
     """The job it is for; None when it concerns the cluster."""
     changes: Allocation
     cause: Cause
+    what: str = ""
+    """What changes, in a few signs: `look-up 2 → 5 lanes`."""
+
+    @property
+    def sentence(self) -> str:
+        """What is done and why."""
+        return f"{self.what}: {self.cause.text}" if self.what else self.cause.text
 
 
 @dataclass(frozen=True, slots=True)

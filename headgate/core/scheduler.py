@@ -194,7 +194,7 @@ def _reduce(now: Situation) -> Result:
         {"lanes": float(taken)},
     )
     action = Action(ActionKind.REDUCE, None, changes, cause)
-    return _on_trial(dataclasses.replace(now.state, reduced=True), action, now), Decision("", cause.text, action)
+    return _on_trial(dataclasses.replace(now.state, reduced=True), action, now), Decision("", action.sentence, action)
 
 
 def _reductions(now: Situation) -> dict[str, JobAllocation]:
@@ -221,7 +221,7 @@ def _throttle(now: Situation) -> Result:
     )
     action = Action(ActionKind.REDUCE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
     state = dataclasses.replace(remember_best(now.state, now), throttled=(*now.state.throttled, name))
-    return _on_trial(state, action, now), Decision("", cause.text, action)
+    return _on_trial(state, action, now), Decision("", action.sentence, action)
 
 
 def _throttled_lanes(job: JobView, operator: str, lanes: int, settings: Settings) -> int:
@@ -260,7 +260,7 @@ def _revert(now: Situation) -> Result:
     action = Action(ActionKind.REVERT, None, changes, cause)
     others = any(_help_for(job, now.settings) is not None for job in now.wanting)
     state = now.state if others else dataclasses.replace(_resting(now), rest_score=None)
-    return _on_trial(state, action, now), Decision("", cause.text, action)
+    return _on_trial(state, action, now), Decision("", action.sentence, action)
 
 
 def _way_back(now: Situation) -> dict[str, JobAllocation]:
@@ -306,9 +306,9 @@ def _wait_for_backlog(now: Situation) -> Result:
 def _relax(now: Situation) -> Result:
     changes = _relaxations(now)
     paces = ", ".join(f"{name} every {show_seconds(new.pace_s or 0.0)}" for name, new in sorted(changes.items()))
-    cause = Cause(f"time to spare: {paces}; each epoch saved leaves its fixed cost to the others")
-    action = Action(ActionKind.RELAX, None, changes, cause)
-    return _on_trial(dataclasses.replace(now.state, stable=0), action, now), Decision("", cause.text, action)
+    cause = Cause("time to spare; each epoch saved leaves its fixed cost to the others")
+    action = Action(ActionKind.RELAX, None, changes, cause, paces)
+    return _on_trial(dataclasses.replace(now.state, stable=0), action, now), Decision("", action.sentence, action)
 
 
 def _relaxations(now: Situation) -> dict[str, JobAllocation]:
@@ -329,8 +329,8 @@ def _reconfigure(now: Situation) -> Result:
         if help_ is None:
             state = set_aside(state, job, now)
             continue
-        action = Action(ActionKind.RECONFIGURE, job.job.name, {job.job.name: help_}, _cause_of(job, help_))
-        return _on_trial(state, action, now), Decision("", action.cause.text, action)
+        action = _helping(job, help_)
+        return _on_trial(state, action, now), Decision("", action.sentence, action)
     raise AssertionError("the condition found a job to help")
 
 
@@ -338,8 +338,8 @@ def _prevent(now: Situation) -> Result:
     """Help a job that is about to miss its intent, while it costs nobody anything."""
     helped = ((job, _help_for(job, now.settings)) for job in now.uneasy)
     job, help_ = next((job, help_) for job, help_ in helped if help_ is not None)
-    action = Action(ActionKind.RECONFIGURE, job.job.name, {job.job.name: help_}, _cause_of(job, help_))
-    return _on_trial(remember_best(now.state, now), action, now), Decision("", action.cause.text, action)
+    action = _helping(job, help_)
+    return _on_trial(remember_best(now.state, now), action, now), Decision("", action.sentence, action)
 
 
 def _help_for(job: JobView, settings: Settings) -> JobAllocation | None:
@@ -351,25 +351,21 @@ def _help_for(job: JobView, settings: Settings) -> JobAllocation | None:
     return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
 
 
-def _cause_of(job: JobView, help_: JobAllocation) -> Cause:
+def _helping(job: JobView, help_: JobAllocation) -> Action:
+    """The action that gives one job what it needs, with its cause."""
     assert job.span is not None
-    busy = capacities(job.job.graph, job.span)
-    gained = {
-        name: (job.allocation.lanes[name], lanes)
-        for name, lanes in help_.lanes.items()
-        if lanes != job.allocation.lanes[name]
-    }
+    name, before = job.job.name, job.allocation.lanes
+    gained = {operator: lanes for operator, lanes in help_.lanes.items() if lanes != before[operator]}
     if not gained:
-        text = f"epochs started every {show_seconds(job.allocation.pace_s or 0.0)}; now every {show_seconds(help_.pace_s or 0.0)}"
-    else:
-        slowest = max(gained, key=lambda name: busy[name])
-        text = f"{slowest} was the bottleneck (busy {busy[slowest]:.2f} of the time): " + ", ".join(
-            f"{name} {old} → {new} lanes" for name, (old, new) in gained.items()
-        )
-    return Cause(
-        f"{_miss(job)}; {text}",
-        {"utility": job.utility or 0.0, "worth": job.worth, **{f"busy {n}": busy[n] for n in gained}},
-    )
+        what = f"epochs every {show_seconds(job.allocation.pace_s or 0.0)} → {show_seconds(help_.pace_s or 0.0)}"
+        cause = Cause(f"{_miss(job)}; rows wait for their epoch to start", {"utility": job.utility or 0.0})
+        return Action(ActionKind.RECONFIGURE, name, {name: help_}, cause, what)
+    busy = capacities(job.job.graph, job.span)
+    slowest = max(gained, key=lambda operator: busy[operator])
+    facts = {"utility": job.utility or 0.0, "worth": job.worth, **{f"busy {o}": busy[o] for o in gained}}
+    cause = Cause(f"{_miss(job)}; {slowest} was the bottleneck (busy {busy[slowest]:.2f} of the time)", facts)
+    what = ", ".join(f"{operator} {before[operator]} → {lanes}" for operator, lanes in gained.items()) + " lanes"
+    return Action(ActionKind.RECONFIGURE, name, {name: help_}, cause, what)
 
 
 def _miss(job: JobView) -> str:

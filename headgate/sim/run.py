@@ -183,7 +183,7 @@ def _note(result: Run, view: View, decision: Decision, policy: Policy) -> None:
 
 
 def _log(result: Run, at_s: float, action: Action) -> None:
-    result.log.append(Logged(at_s, action.job, action.kind.value, action.cause.text, tuple(action.changes)))
+    result.log.append(Logged(at_s, action.job, action.kind.value, action.sentence, tuple(action.changes)))
 
 
 def _mean_load(view: View) -> float:

@@ -198,7 +198,7 @@ def test_reconfiguration_gives_lanes_to_what_is_congested_and_says_why() -> None
     assert decision.action is not None
     assert decision.action.changes["page-load"].lanes == {"in": 1, "work": 3}
     for part in ("latency 2 s misses 1 s", "work", "0.90", "2 → 3 lanes"):
-        assert part in decision.action.cause.text
+        assert part in decision.action.sentence
 
 
 def test_paper_sizing_is_used_when_it_is_set() -> None:

@@ -1,0 +1,64 @@
+"""The docs are true: generated parts are fresh, and the code in them runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.config import describe
+from headgate.core.scheduler import TRANSITIONS
+from headgate.sim.run import run
+from headgate.sim.scenario import built_in, load_scenario, read_scenario
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_generated_pages_are_fresh():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/docs.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("row", describe(), ids=lambda row: row["name"])
+def test_every_setting_has_a_sentence_that_ends(row):
+    assert len(row["text"]) > 20
+    assert row["text"].endswith(".")
+
+
+def test_every_rule_says_when_it_happens():
+    assert all(rule.happens.startswith(("when", "for", "while", "once", "as long")) for rule in TRANSITIONS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_the_docs_runs(page):
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(code, str(page), "exec"), {})
+
+
+def test_scenario_in_the_guide_runs(tmp_path):
+    text = (ROOT / "docs/scenarios.md").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    scenario = read_scenario(path)
+    assert [variant.value for variant in scenario.sweep] == [1, 2, 3, 4]
+    found = run(dataclasses.replace(scenario, duration_s=300), "headgate", 0)
+    assert found.final is not None and len(found.final.jobs) == 4
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_every_built_in_scenario_names_what_it_shows(name):
+    scenario = load_scenario(name)
+    assert scenario.title and scenario.figure

@@ -16,27 +16,25 @@ SEEDS = range(3)
 
 
 def measure() -> Result:
-    """Steps per job, seconds until Converged and lanes in the end, per sizing."""
-    figures: list[Figure] = []
-    bars: list[Bar] = []
-    for name in SCENARIOS:
-        paper, model = (_runs(name, sizing) for sizing in ("paper", "model"))
-        for label, runs in (("paper", paper), ("model", model)):
-            figures += [
-                Figure(f"{name}, {label}: reconfigurations per job", _steps(runs), ""),
-                Figure(f"{name}, {label}: satisfaction, mean over the run", _satisfaction(runs), ""),
-                Figure(f"{name}, {label}: seconds of control until Converged", _converged_s(runs), "s"),
-                Figure(f"{name}, {label}: lanes in the end", _lanes(runs), ""),
-            ]
-        bars.append(
-            Bar(
-                f"{name}: satisfaction of model, at least that of paper",
-                _satisfaction(model),
-                ">=",
-                _satisfaction(paper),
-            )
-        )
-    return Result(tuple(figures), tuple(bars))
+    """Steps per job, seconds until Converged, satisfaction and lanes in the end, per sizing; the bars are on the sums."""
+    found = {sizing: {name: _runs(name, sizing) for name in SCENARIOS} for sizing in ("paper", "model")}
+    figures = [
+        Figure(f"{name}, {sizing}: {what}", measured(found[sizing][name]), unit)
+        for name in SCENARIOS
+        for sizing in found
+        for what, measured, unit in MEASURES
+    ]
+    converged, steps = (
+        {sizing: sum(map(measured, runs.values())) for sizing, runs in found.items()}
+        for measured in (_converged_s, _steps)
+    )
+    bars = (
+        Bar(
+            "seconds until Converged, all scenarios: model at most paper", converged["model"], "<=", converged["paper"]
+        ),
+        Bar("reconfigurations per job, all scenarios: model at most paper", steps["model"], "<=", steps["paper"]),
+    )
+    return Result(tuple(figures), bars)
 
 
 def _runs(name: str, sizing: str) -> list[Run]:
@@ -64,3 +62,11 @@ def _satisfaction(runs: Sequence[Run]) -> float:
 def _lanes(runs: Sequence[Run]) -> float:
     finals = [found.final for found in runs if found.final is not None]
     return statistics.mean(sum(sum(job.allocation.lanes.values()) for job in final.jobs.values()) for final in finals)
+
+
+MEASURES = (
+    ("reconfigurations per job", _steps, ""),
+    ("seconds of control until Converged", _converged_s, "s"),
+    ("satisfaction, mean over the run", _satisfaction, ""),
+    ("lanes in the end", _lanes, ""),
+)

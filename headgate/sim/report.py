@@ -272,7 +272,8 @@ def points(utility: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share in per cent."""
-    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
+    # Cut, not rounded: 99.98 % is not all of it.
+    return "-" if share is None or math.isnan(share) else f"{math.floor(1000 * share) / 10:.1f} %"
 
 
 def duration(value_s: float | None) -> str:

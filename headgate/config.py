@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 from headgate.errors import SettingError
@@ -49,6 +50,9 @@ class Settings:
         0.05, "share", "A reconfigured job that gains less than this share of its utility is skipped for a while.", 0, 1
     )
     skip_s: float = setting(3600.0, "s", "How long such a job is skipped.")
+    skip_doublings: int = setting(
+        5, "times", "A job that is skipped again and again is skipped for twice as long each time, this often.", 0, 10
+    )
     load_change: float = setting(
         0.2,
         "share",
@@ -120,6 +124,14 @@ class Settings:
         0,
         1,
     )
+    crowded_growth: float = setting(
+        2.0, "times", "Model sizing: the same on a congested cluster, where lanes compete for cores.", 1
+    )
+    retry_s: float = setting(
+        300.0,
+        "s",
+        "An action that could not be carried out, or was only observed, is not asked for again for this long.",
+    )
     smallest_step: float = setting(
         0.1,
         "share",
@@ -151,8 +163,11 @@ class Settings:
         0.1,
         1,
     )
+    pace_step: float = setting(
+        0.25, "share", "The pace of a job with time to spare is lengthened only if it becomes longer by this share.", 0
+    )
     hungry_steps: int = setting(
-        5, "actions", "A job is called hungry after this many reconfigurations without meeting its intent.", 1
+        2, "actions", "A job is called hungry after this many reconfigurations when the last one gained too little.", 1
     )
     crowded_share: float = setting(
         0.5,
@@ -164,6 +179,11 @@ class Settings:
     journal_keep_h: float = setting(
         168.0, "h", "Rounds older than this are deleted from the journal; actions are kept."
     )
+
+
+def snapshots_needed(settings: Settings) -> int:
+    """Snapshots that a restarted controller needs to go on with full windows."""
+    return math.ceil(settings.window_s / settings.round_s) + 2
 
 
 def describe() -> list[dict[str, Any]]:
@@ -179,7 +199,23 @@ def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Se
     """
     rows = {row["name"]: row for row in describe()}
     changed = {name: _checked(name, value, rows) for name, value in values.items()}
-    return dataclasses.replace(base or Settings(), **changed)
+    return _consistent(dataclasses.replace(base or Settings(), **changed))
+
+
+def _consistent(settings: Settings) -> Settings:
+    """Numbers that are fine alone may make each other senseless."""
+    order = ("round_s", "warm_up_s", "window_s")
+    for shorter, longer in pairwise(order):
+        if getattr(settings, shorter) > getattr(settings, longer):
+            raise SettingError(
+                f'setting "{shorter}" is {getattr(settings, shorter):g} and "{longer}" {getattr(settings, longer):g};'
+                f" {' <= '.join(order)} must hold, or no job could ever be judged"
+            )
+    if settings.settle_min_s > settings.settle_max_s:
+        raise SettingError(
+            f'setting "settle_min_s" is {settings.settle_min_s:g}, above "settle_max_s" ({settings.settle_max_s:g})'
+        )
+    return settings
 
 
 def _checked(name: str, value: Any, rows: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -199,7 +235,7 @@ def _number(name: str, value: Any, row: Mapping[str, Any]) -> float | int:
     whole = isinstance(row["default"], int)
     try:
         number = float(value)
-        if isinstance(value, bool) or (whole and number != int(number)):
+        if isinstance(value, bool) or not math.isfinite(number) or (whole and number != int(number)):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise SettingError(f'setting "{name}" is {value!r}; it must be a {"whole " if whole else ""}number') from None

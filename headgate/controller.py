@@ -10,9 +10,11 @@ from headgate.config import Settings
 from headgate.core.metrics import JobView, View, Windows, view_of
 from headgate.core.model import Action, Outcome, Snapshot
 from headgate.core.state import Decision, Verdict
+from headgate.errors import EngineError
 from headgate.policies import Policy
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord
 
+HOUR_S = 3600.0
 OBSERVED_ONLY = Outcome(False, "observed only")
 
 
@@ -28,6 +30,9 @@ class Controller:
         self.settings = settings
         self.observe_only = observe_only
         self.windows = Windows({})
+        self.outcome: Outcome | None = None
+        """What became of the last round's action, if it had one."""
+        self._purge_next_s = 0.0
         self._judged_next: int | None = None
         self._proposed: Action | None = None
 
@@ -38,8 +43,7 @@ class Controller:
         view = view_of(self.windows, snapshot, self.engine.jobs(), self.policy.since_s(), self.settings)
         decision = self.policy.decide(view)
         action_id = self._record(view, snapshot, decision)
-        if decision.action is not None:
-            self._act(decision.action, action_id)
+        self.outcome = self._act(decision.action, action_id, view.at_s) if decision.action is not None else None
         return view, decision
 
     def run(self, clock: Clock, until_s: float) -> None:
@@ -48,13 +52,21 @@ class Controller:
             clock.sleep_until(clock.now_s() + self.settings.round_s)
             self.round()
 
-    def _act(self, action: Action, action_id: int | None) -> None:
-        outcome = OBSERVED_ONLY if self.observe_only else self.engine.apply(action)
+    def _act(self, action: Action, action_id: int | None, at_s: float) -> Outcome:
+        outcome = OBSERVED_ONLY if self.observe_only else self._applied(action)
         if not outcome.applied:
-            self.policy.not_applied(action)
+            self.policy.not_applied(action, at_s)
         if self.journal is not None and action_id is not None:
             self.journal.outcome(action_id, outcome)
             self._judged_next = action_id if outcome.applied else None
+        return outcome
+
+    def _applied(self, action: Action) -> Outcome:
+        """An engine that cannot do it now must not end the loop."""
+        try:
+            return self.engine.apply(action)
+        except EngineError as error:
+            return Outcome(False, str(error))
 
     # -- the journal
 
@@ -62,6 +74,9 @@ class Controller:
         if self.journal is None:
             return None
         self._record_verdict(self.journal, decision.verdict, view.at_s)
+        if view.at_s >= self._purge_next_s:
+            self.journal.purge(view.at_s - self.settings.journal_keep_h * HOUR_S)
+            self._purge_next_s = view.at_s + HOUR_S
         action = decision.action
         if self.observe_only and action is not None:
             again = self._proposed is not None and _same_step(action, self._proposed)
@@ -83,7 +98,7 @@ class Controller:
         if verdict is None or self._judged_next is None:
             return
         effect = Effect(
-            at_s, verdict.score_before, verdict.score_after, verdict.utility_before, verdict.utility_after, verdict.text
+            at_s, verdict.total_before, verdict.total_after, verdict.utility_before, verdict.utility_after, verdict.text
         )
         journal.effect(self._judged_next, effect)
         self._judged_next = None
@@ -101,12 +116,12 @@ class Controller:
             self.windows = self.windows.push(snapshot, self.settings.window_s)
         for recorded in self.journal.actions(since_s=restored.at_s):
             if recorded.outcome is not None and not recorded.applied:
-                self.policy.not_applied(recorded.action)
+                self.policy.not_applied(recorded.action, recorded.at_s)
                 self._proposed = recorded.action
         awaited = [recorded.id for recorded in restored.actions if recorded.effect is None]
         self._judged_next = awaited[-1] if awaited else None
         for recorded in restored.unfinished:
-            self._act(recorded.action, recorded.id)
+            self._act(recorded.action, recorded.id, now_s)
             self.policy.carried_out(now_s)
         return restored.at_s
 

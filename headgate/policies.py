@@ -25,7 +25,7 @@ class Policy(Protocol):
     def decide(self, view: View) -> Decision:
         """What to do now."""
 
-    def not_applied(self, action: Action) -> None:
+    def not_applied(self, action: Action, at_s: float) -> None:
         """The action was not carried out."""
 
     def carried_out(self, at_s: float) -> None:
@@ -58,8 +58,8 @@ class Headgate:
         self.state, decision = scheduler.step(self.state, view, self.settings)
         return decision
 
-    def not_applied(self, action: Action) -> None:
-        self.state = scheduler.withdrawn(self.state, action)
+    def not_applied(self, action: Action, at_s: float) -> None:
+        self.state = scheduler.withdrawn(self.state, action, at_s, self.settings)
 
     def carried_out(self, at_s: float) -> None:
         self.state = scheduler.carried_out(self.state, at_s)
@@ -86,8 +86,8 @@ class Static:
     def decide(self, view: View) -> Decision:
         return Decision("static", "this policy never acts")
 
-    def not_applied(self, action: Action) -> None:
-        """Nothing was asked for."""
+    def not_applied(self, action: Action, at_s: float) -> None:
+        """Nothing is remembered."""
 
     def carried_out(self, at_s: float) -> None:
         """Nothing is awaited."""

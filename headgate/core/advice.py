@@ -13,13 +13,14 @@ def advice(state: State, view: View, settings: Settings) -> tuple[str, ...]:
     missed = [job for job in view.jobs.values() if job.met is False]
     if missed and state.shortfall > settings.crowded_share:
         lines.append(
-            f"the cluster is oversubscribed: most hosts congested and {len(missed)} of {len(view.jobs)} intents missed"
+            f"the cluster is oversubscribed: {len(missed)} of {len(view.jobs)} intents missed for want of cores"
             " for most of the last hour; add hosts, or ask for less"
         )
     for name, steps in sorted(state.steps.items()):
         job = view.jobs.get(name)
-        if job is not None and steps >= settings.hungry_steps:
+        if job is not None and steps >= settings.hungry_steps and name in state.skipped:
             lines.append(
-                f"{name} is hungry: {steps} reconfigurations, utility still {job.utility or 0:.3g} of {job.worth:g}"
+                f"{name} is hungry: {steps} reconfigurations to {sum(job.allocation.lanes.values())} lanes gained too little;"
+                f" utility {job.utility or 0:.3g} of {job.worth:g}; ask for less, or look at the job"
             )
     return tuple(lines)

@@ -9,9 +9,6 @@ from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
 from headgate.core.state import Configuration, Situation, Skip, State, Trial, Verdict, brink, mends
 
-MOST_DOUBLINGS = 5
-"""A job that is set aside again and again is tried again after 32 hours at the latest."""
-
 
 def noticed(situation: Situation) -> Situation:
     """Note outages and their end, and forget skips that no longer hold."""
@@ -38,7 +35,7 @@ def noticed(situation: Situation) -> Situation:
 def _shortfall(situation: Situation) -> float:
     """An average that forgets within about an hour."""
     weight = min(1.0, situation.settings.round_s / 3600)
-    short = bool(situation.missing) and bool(situation.view.congested)
+    short = bool(situation.missing) and bool(situation.view.congested or situation.state.throttled)
     return situation.state.shortfall * (1 - weight) + weight * short
 
 
@@ -59,49 +56,74 @@ def _load_moved(before_rows_s: float, job: JobView, situation: Situation) -> boo
 def judged(situation: Situation) -> Situation:
     """Judge the action under trial once its effect was measured on a clean window (Henge, section 5.1)."""
     trial = situation.state.trial
-    if trial is None or trial.settled_s is None or situation.state.blind or _unmeasured(situation):
+    if trial is None or trial.settled_s is None or situation.state.blind or situation.warming_up:
         return situation
     verdict = _verdict(trial, situation)
     state = dataclasses.replace(situation.state, trial=None)
     if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
-        state = _count_step(state, trial.job, situation)
-    state = remember_best(state, situation)
-    return dataclasses.replace(situation, state=state, verdict=verdict)
-
-
-def _unmeasured(situation: Situation) -> bool:
-    return any(job.utility is None for job in situation.view.jobs.values())
+        state = _counted(state, verdict, situation.view.jobs[trial.job], situation)
+    return dataclasses.replace(situation, state=remember_best(state, situation), verdict=verdict)
 
 
 def _verdict(trial: Trial, situation: Situation) -> Verdict:
     job = situation.view.jobs.get(trial.job) if trial.job else None
-    before = trial.utilities.get(trial.job) if trial.job else None
-    after = job.utility if job is not None else None
-    fell = situation.score < trial.score - situation.settings.noise * situation.max_score
+    noise = situation.settings.noise * situation.max_score
+    fell = situation.score < trial.score - noise
     harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
-    if trial.kind is ActionKind.REDUCE and trial.job is not None:
-        harmful = situation.score <= trial.score + situation.settings.noise * situation.max_score
+    if trial.kind is ActionKind.THROTTLE:
+        harmful = situation.score <= trial.score + noise
+    plateaued = not harmful and _plateaued(trial, job, situation)
+    return Verdict(
+        kind=trial.kind,
+        job=trial.job,
+        total_before=trial.total,
+        total_after=situation.total,
+        utility_before=trial.utilities.get(trial.job) if trial.job else None,
+        utility_after=job.utility if job is not None else None,
+        text=_in_words(trial, harmful, plateaued, situation),
+        fell=fell,
+        harmful=harmful,
+        plateaued=plateaued,
+    )
+
+
+def _in_words(trial: Trial, harmful: bool, plateaued: bool, situation: Situation) -> str:
     if harmful:
-        text = "did harm"
-    elif _plateaued(trial, job, situation):
-        assert trial.job is not None
-        text = f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
-    else:
-        text = "kept"
-    return Verdict(trial.kind, trial.job, trial.score, situation.score, before, after, text, harmful)
+        return "did harm" if trial.kind is ActionKind.RECONFIGURE else "helped nobody"
+    if plateaued and trial.job is not None:
+        return f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
+    broken = [name for name in trial.touched if name != trial.job and _lost_by(name, trial, situation)]
+    return f"kept, though it cost {', '.join(broken)} the intent" if broken else "kept"
+
+
+def _lost_by(name: str, trial: Trial, situation: Situation) -> bool:
+    job = situation.view.jobs.get(name)
+    return job is not None and job.met is False and trial.utilities.get(name, 0.0) >= job.worth
 
 
 def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
     """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper).
 
-    A job whose input moved meanwhile is no witness.
+    A job whose input moved meanwhile is no witness, and one that works off its backlog has not lost by it.
     """
-    if job is not None and (mends(job, situation.settings) or _load_moved(trial.arrival_rows_s, job, situation)):
+    if job is not None and _load_moved(trial.arrival_rows_s, job, situation):
         return False
-    itself = job is not None and (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (
-        1 - situation.settings.noise
+    if job is not None and _lost_itself(trial, job, situation):
+        return True
+    return bool(situation.view.congested) and _others_lost(trial, situation)
+
+
+def _others_lost(trial: Trial, situation: Situation) -> bool:
+    others = {name: job.utility or 0.0 for name, job in situation.view.jobs.items() if name != trial.job}
+    before = sum(trial.utilities.get(name, 0.0) for name in others)
+    return sum(others.values()) < before - situation.settings.noise * sum(
+        job.worth for job in situation.view.jobs.values()
     )
-    return itself or bool(situation.view.congested)
+
+
+def _lost_itself(trial: Trial, job: JobView, situation: Situation) -> bool:
+    before = trial.utilities.get(job.job.name, 0.0)
+    return (job.utility or 0.0) < before * (1 - situation.settings.noise) and not mends(job, situation.settings)
 
 
 def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
@@ -118,15 +140,12 @@ def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
     return job.utility <= before or job.utility < before * (1 + situation.settings.improvement)
 
 
-def _count_step(state: State, name: str, situation: Situation) -> State:
-    job = situation.view.jobs[name]
+def _counted(state: State, verdict: Verdict, job: JobView, situation: Situation) -> State:
+    """Count the step of a job that still misses its intent, and set the job aside if it gained too little or did harm."""
+    name = job.job.name
     if not job.met:
         state = dataclasses.replace(state, steps={**state.steps, name: state.steps.get(name, 0) + 1})
-    assert situation.state.trial is not None
-    verdict = _verdict(situation.state.trial, situation)
-    if verdict.harmful or _plateaued(situation.state.trial, job, situation):
-        state = set_aside(state, job, situation)
-    return state
+    return set_aside(state, job, situation) if verdict.harmful or verdict.plateaued else state
 
 
 def set_aside(state: State, job: JobView, situation: Situation) -> State:
@@ -142,7 +161,9 @@ def _times_skipped(situation: Situation, name: str) -> int:
 
 
 def _skip_length_s(situation: Situation, name: str) -> float:
-    return situation.settings.skip_s * float(2 ** min(_times_skipped(situation, name), MOST_DOUBLINGS))
+    return situation.settings.skip_s * float(
+        2 ** min(_times_skipped(situation, name), situation.settings.skip_doublings)
+    )
 
 
 def remember_best(state: State, situation: Situation) -> State:

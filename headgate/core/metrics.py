@@ -53,8 +53,6 @@ class Span:
         """Seconds each lane of an operator was busy."""
         before = self.first.reading.operators[operator].busy_s
         now = self.last.reading.operators[operator].busy_s
-        if len(before) != len(now):
-            return now
         return tuple(b - a for a, b in zip(before, now, strict=True))
 
     def rows_in(self, operator: str) -> float:
@@ -72,7 +70,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The readings of the last window, per job; a window never spans two allocations of its job."""
+    """The readings of the last window, per job."""
 
     samples: Mapping[str, tuple[Sample, ...]]
     unread: frozenset[str] = frozenset()
@@ -89,8 +87,7 @@ class Windows:
         if reading is None:
             return old
         oldest_s = at_s - window_s - 1e-6
-        same = tuple(s for s in old if s.at_s >= oldest_s and s.reading.version == reading.version)
-        return (*same, Sample(at_s, reading))
+        return (*(sample for sample in old if sample.at_s >= oldest_s), Sample(at_s, reading))
 
 
 def span_of(samples: tuple[Sample, ...]) -> Span | None:
@@ -99,6 +96,18 @@ def span_of(samples: tuple[Sample, ...]) -> Span | None:
         return None
     return Span(samples[0], samples[-1], merge(sample.reading.latency for sample in samples[1:]))
 
+
+def newest(samples: tuple[Sample, ...], sub_windows: int) -> tuple[Sample, ...]:
+    """The last sub-windows, as many as asked for; with epochs, as many more as it takes to hold three of them."""
+    for count in range(sub_windows + 1, len(samples)):
+        first, last = samples[-count].reading.epochs, samples[-1].reading.epochs
+        if first is None or last is None or last - first >= ENOUGH_EPOCHS:
+            return samples[-count:]
+    return samples
+
+
+ENOUGH_EPOCHS = 3
+"""Fewer say nothing: what is measured would depend on where between two of them the reading fell."""
 
 # -- juice (Henge, section 6) ----------------------------------------------------------------------------------------------------
 
@@ -164,11 +173,8 @@ def period_s(span: Span) -> float:
 def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[float, float]:
     """Share of the parent's rows that the child processed, and that it was offered."""
     children = graph.children[parent]
-    if len(children) == 1:
-        total = offered = span.sent(parent, child)
-    else:
-        total = sum(span.sent(parent, other) for other in children)
-        offered = span.sent(parent, child)
+    total = sum(span.sent(parent, other) for other in children)
+    offered = span.sent(parent, child)
     if total <= 0:
         reading = span.last.reading.operators
         waits = reading[parent].sent[child] > reading[child].processed[parent]
@@ -180,27 +186,18 @@ def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[flo
 def job_juice(graph: Graph, span: Span) -> float:
     """Eq. 6, with sink weights: what the sinks got of what they would get if nothing waited.
 
-    With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so the sources are summed
-    before they are passed on.
+    With equal weights the denominator is the number of sources, as in the paper.
     """
     if span.last.reading.backlog == 0:
         return 1.0  # nothing waits: no need to look at every edge
-    actual: dict[str, float] = {}
-    ideal: dict[str, float] = {}
-    for name, operator in graph.operators.items():
-        if not operator.inputs:
-            actual[name], ideal[name] = _source_juice(span, name), 1.0
-            continue
-        got = due = 0.0
-        for parent in operator.inputs:
-            processed, offered = _edge_shares(graph, span, parent, name)
-            got += actual[parent] * processed
-            due += ideal[parent] * offered
-        actual[name], ideal[name] = got, due
-    weights = {sink: graph.operators[sink].weight for sink in graph.sinks}
-    got = sum(weight * actual[sink] for sink, weight in weights.items())
-    due = sum(weight * ideal[sink] for sink, weight in weights.items())
-    return min(1.0, got / due)
+    juices = operator_juices(graph, span)
+    got = due = 0.0
+    for sink in graph.sinks:
+        weight = graph.operators[sink].weight
+        got += weight * sum(juices[sink].actual.values())
+        due += weight * sum(juices[sink].ideal.values())
+    share = got / due
+    return 1.0 if share > 1 else share  # a share that is no number stays one, so that nobody decides on it
 
 
 # -- capacity and congestion (Henge, sections 5.1 and 5.2) -----------------------------------------------------------------------
@@ -289,9 +286,18 @@ class View:
 def view_of(
     windows: Windows, snapshot: Snapshot, jobs: Mapping[str, Job], since_s: Mapping[str, float], settings: Settings
 ) -> View:
-    """Judge every job on its window; `since_s` cuts a job's window after an action that has just settled."""
+    """Judge every job on its window; `since_s` cuts a job's window after an action that has just settled.
+
+    A job that could not be read has no measurements, however fresh the last ones were.
+    """
     views = {
-        name: _job_view(job, snapshot.allocation[name], windows.samples.get(name, ()), since_s.get(name), settings)
+        name: _job_view(
+            job,
+            snapshot.allocation[name],
+            windows.samples.get(name, ()) if name not in windows.unread else (),
+            since_s.get(name, 0.0),
+            settings,
+        )
         for name, job in jobs.items()
         if name in snapshot.allocation  # one that came after the others were read has its turn in the next round
     }
@@ -299,18 +305,22 @@ def view_of(
 
 
 def _job_view(
-    job: Job, allocation: JobAllocation, samples: tuple[Sample, ...], since_s: float | None, settings: Settings
+    job: Job, allocation: JobAllocation, readings: tuple[Sample, ...], since_s: float, settings: Settings
 ) -> JobView:
-    if since_s is not None and samples and samples[0].at_s < since_s:
-        samples = tuple(sample for sample in samples if sample.at_s >= since_s - 1e-6)
+    """The window never spans two allocations of the job; the newest sub-window may, and shows what the change cost."""
+    samples = tuple(
+        sample
+        for sample in readings
+        if sample.at_s >= since_s - 1e-6 and sample.reading.version == readings[-1].reading.version
+    )
+    recent_latency_s, recent = sub_window(job, newest(readings, 1), settings)
     span = span_of(samples)
     if span is None:
-        return JobView(job, allocation, None, None, None, None, None, None, None, samples)
+        return JobView(job, allocation, None, None, None, None, None, recent, recent_latency_s, samples)
     juice = job_juice(job.graph, span)
     latency_s = _latency_s(job, span, juice)
     utility = job.intent.utility(latency_s, juice, settings.juice_tolerance)
     met = job.intent.met(latency_s, juice, settings.juice_tolerance)
-    recent_latency_s, recent = sub_window(job, samples[-2:], settings) if len(samples) > 2 else (latency_s, utility)
     return JobView(job, allocation, span, latency_s, juice, utility, met, recent, recent_latency_s, samples)
 
 
@@ -329,13 +339,23 @@ def _latency_s(job: Job, span: Span, juice: float | None) -> float | None:
     """Latency as the intent asks for it.
 
     Without output there are two cases: nothing was due (all input was processed, a filter dropped it), or rows wait, and have
-    waited for the length of the span at least.
+    waited for the length of the span at least, or for as long as it took so many to arrive.
     """
     intent = job.intent
     if intent.latency_s is None and span.latency is None:
         return None
     if span.latency is None:
-        return 0.0 if juice is not None and juice > 0.999 else span.seconds
+        return 0.0 if juice is not None and juice > NOTHING_DUE else max(span.seconds, _age_s(span))
     if intent.percentile is None:
         return span.latency.mean_s
     return span.latency.percentile_s(intent.percentile)
+
+
+NOTHING_DUE = 0.999
+"""Juice from which on a job without output is taken to have dropped its rows, not to hold them back."""
+
+
+def _age_s(span: Span) -> float:
+    """How long it took the rows that wait to arrive."""
+    rate = span.arrival_rows_s()
+    return (span.last.reading.backlog or 0.0) / rate if rate > 0 else 0.0

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import Enum
 from graphlib import CycleError, TopologicalSorter
 
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
+from headgate.core.quantities import did_you_mean
 from headgate.errors import GraphError
 
 OUTSIDE = "*"
@@ -76,8 +76,7 @@ def _by_name(operators: tuple[Operator, ...]) -> dict[str, Operator]:
 def _check_inputs(operator: Operator, by_name: Mapping[str, Operator]) -> None:
     for parent in operator.inputs:
         if parent not in by_name:
-            close = get_close_matches(parent, by_name, 1)
-            hint = f' Did you mean "{close[0]}"?' if close else ""
+            hint = did_you_mean(parent, by_name)
             raise GraphError(f'operator "{operator.name}" reads from "{parent}", which does not exist.{hint}')
     if not operator.weight > 0:
         raise GraphError(f'operator "{operator.name}" has weight {operator.weight!r}; it must be above 0')
@@ -180,6 +179,8 @@ class ActionKind(Enum):
     """Give resources to a job that misses its intent."""
     REDUCE = "reduce"
     """Take idle lanes from jobs that meet theirs."""
+    THROTTLE = "throttle"
+    """Make a hopeless job smaller for the others' sake."""
     REVERT = "revert"
     """Go back to the best configuration in history."""
     RELAX = "relax"

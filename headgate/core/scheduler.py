@@ -15,7 +15,7 @@ from headgate.core.judgement import judged, noticed, remember_best, set_aside
 from headgate.core.metrics import JobView, View, capacities, sub_window
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.core.sizing import catching_up, fewer_lanes, longest_pace_s, more_lanes
+from headgate.core.sizing import catching_up, fewer_lanes, keeps_pace, longest_pace_s, more_lanes
 from headgate.core.state import Decision, Phase, Situation, State, Trial, brink, mends
 
 
@@ -28,6 +28,9 @@ def step(state: State, view: View, settings: Settings) -> tuple[State, Decision]
             return after, dataclasses.replace(decision, rule=rule.name, verdict=situation.verdict)
     raise AssertionError("the last rule of each phase always fits")
 
+
+LEAST_PACE_S = 0.1
+"""A shorter wait between epochs is not worth setting."""
 
 # -- conditions ------------------------------------------------------------------------------------------------------------------
 
@@ -53,8 +56,7 @@ def _settling(now: Situation) -> bool:
 
 
 def _warming_up(now: Situation) -> bool:
-    enough_s = now.settings.warm_up_s - 1e-6
-    return any(job.utility is None or job.span is None or job.span.seconds < enough_s for job in now.view.jobs.values())
+    return bool(now.warming_up)
 
 
 def _harmed_and_reducible(now: Situation) -> bool:
@@ -66,11 +68,12 @@ def _harmed(now: Situation) -> bool:
     return now.verdict is not None and now.verdict.harmful
 
 
+def _harmed_with_others_waiting(now: Situation) -> bool:
+    return _harmed(now) and bool(_way_back(now)) and any(_help_for(job, now) is not None for job in now.wanting)
+
+
 def _overtaken(now: Situation) -> bool:
-    verdict = now.verdict
-    if verdict is None or verdict.kind is not ActionKind.RECONFIGURE:
-        return False
-    return verdict.score_after < verdict.score_before - now.settings.noise * now.max_score
+    return now.verdict is not None and now.verdict.kind is ActionKind.RECONFIGURE and now.verdict.fell
 
 
 def _all_met_and_stable(now: Situation) -> bool:
@@ -86,13 +89,13 @@ def _time_to_spare(now: Situation) -> bool:
 
 
 def _can_help(now: Situation) -> bool:
-    return any(_help_for(job, now.settings) is not None for job in now.wanting)
+    return any(_help_for(job, now) is not None for job in now.wanting)
 
 
 def _on_the_brink(now: Situation) -> bool:
     if now.wanting or now.view.congested:
         return False
-    return any(_help_for(job, now.settings) is not None for job in now.uneasy)
+    return any(_help_for(job, now) is not None for job in now.uneasy)
 
 
 def _hopeless_hog(now: Situation) -> bool:
@@ -163,10 +166,14 @@ def _let_settle(now: Situation) -> Result:
     settled = waited_s >= now.settings.settle_min_s and (still or waited_s >= now.settings.settle_max_s)
     if not settled or trial.settled_s is not None:
         return now.state, Decision("", f"waiting for the effect of the last action ({show_seconds(waited_s)} so far)")
-    clean_s = now.view.at_s - 2 * now.settings.round_s
-    since_s = {**now.state.since_s, **dict.fromkeys(trial.touched, clean_s)}
+    since_s = {**now.state.since_s, **{name: _clean_since_s(now.view.jobs.get(name), now) for name in trial.touched}}
     state = dataclasses.replace(now.state, trial=dataclasses.replace(trial, settled_s=now.view.at_s), since_s=since_s)
     return state, Decision("", "the last action has settled; measuring its effect")
+
+
+def _clean_since_s(job: JobView | None, now: Situation) -> float:
+    """From the beginning of the two sub-windows that were found alike."""
+    return job.samples[-3:][0].at_s if job is not None and job.samples else now.view.at_s
 
 
 def _stands_still(job: JobView, settings: Settings) -> bool:
@@ -219,7 +226,7 @@ def _throttle(now: Situation) -> Result:
         f" {sum(left.values())} lanes leave the cores to the others",
         {"utility": job.utility or 0.0, "worth": job.worth},
     )
-    action = Action(ActionKind.REDUCE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
+    action = Action(ActionKind.THROTTLE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
     state = dataclasses.replace(remember_best(now.state, now), throttled=(*now.state.throttled, name))
     return _on_trial(state, action, now), Decision("", action.sentence, action)
 
@@ -238,7 +245,9 @@ def _hog(now: Situation) -> JobView | None:
     hopeless = [
         job
         for job in short
-        if (job.satisfaction or 0.0) < now.settings.hopeless and job.job.name not in now.state.throttled
+        if (job.satisfaction or 0.0) < now.settings.hopeless
+        and job.job.name not in now.state.throttled
+        and not now.declines(job.job.name)
     ]
     return max(hopeless, key=_busy_lanes, default=None)
 
@@ -247,20 +256,24 @@ def _busy_lanes(job: JobView) -> float:
     return sum(sum(job.span.busy_s(name)) for name in job.allocation.lanes) if job.span is not None else 0.0
 
 
-def _revert(now: Situation) -> Result:
-    """Back to the best configuration; the search goes on only for jobs that have not had their turn (beyond the paper)."""
+def _undo(now: Situation) -> Result:
+    """Back to the best configuration, and on with jobs that have not had their turn (beyond the paper)."""
     best = now.state.best
-    changes = _way_back(now)
-    if best is None or not changes:
-        return _rest(now)
+    assert best is not None
     cause = Cause(
         f"back to the best configuration so far, worth {best.score:.4g} (now {now.score:.4g})",
         {"best": best.score, "score": now.score},
     )
-    action = Action(ActionKind.REVERT, None, changes, cause)
-    others = any(_help_for(job, now.settings) is not None for job in now.wanting)
-    state = now.state if others else dataclasses.replace(_resting(now), rest_score=None)
-    return _on_trial(state, action, now), Decision("", action.sentence, action)
+    action = Action(ActionKind.REVERT, None, _way_back(now), cause)
+    return _on_trial(now.state, action, now), Decision("", action.sentence, action)
+
+
+def _revert(now: Situation) -> Result:
+    """Back to the best configuration; the search is over until something changes (Henge, section 5.3)."""
+    if not _way_back(now):
+        return _rest(now)
+    state, decision = _undo(dataclasses.replace(now, state=_resting(now)))
+    return dataclasses.replace(state, rest_score=None), decision
 
 
 def _way_back(now: Situation) -> dict[str, JobAllocation]:
@@ -291,7 +304,9 @@ def _names(jobs: list[JobView]) -> str:
 
 def _forget(now: Situation) -> Result:
     state = remember_best(_forgotten(now.state), now)
-    return state, Decision("", "the total fell though cores are free: the workload moved, history forgotten")
+    return state, Decision(
+        "", "the total fell in spite of the last step, not because of it: the workload moved, history forgotten"
+    )
 
 
 def _count_stable(now: Situation) -> Result:
@@ -315,8 +330,12 @@ def _relaxations(now: Situation) -> dict[str, JobAllocation]:
     """Longer paces for jobs that meet their intents with room (beyond the paper)."""
     changes = {}
     for name, job in now.view.jobs.items():
-        pace_s = longest_pace_s(job, now.settings) if job.met else None
-        if pace_s is not None and job.allocation.pace_s is not None and pace_s > 1.25 * job.allocation.pace_s + 0.1:
+        pace_s = longest_pace_s(job, now.settings) if job.met and not now.declines(name) else None
+        if (
+            pace_s is not None
+            and job.allocation.pace_s is not None
+            and pace_s > (1 + now.settings.pace_step) * job.allocation.pace_s + LEAST_PACE_S
+        ):
             changes[name] = dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
     return changes
 
@@ -325,7 +344,7 @@ def _reconfigure(now: Situation) -> Result:
     """Help the first job in line that can be helped; those before it that cannot are set aside."""
     state = dataclasses.replace(remember_best(now.state, now), stable=0)
     for job in now.wanting:
-        help_ = _help_for(job, now.settings)
+        help_ = _help_for(job, now)
         if help_ is None:
             state = set_aside(state, job, now)
             continue
@@ -336,18 +355,18 @@ def _reconfigure(now: Situation) -> Result:
 
 def _prevent(now: Situation) -> Result:
     """Help a job that is about to miss its intent, while it costs nobody anything."""
-    helped = ((job, _help_for(job, now.settings)) for job in now.uneasy)
+    helped = ((job, _help_for(job, now)) for job in now.uneasy)
     job, help_ = next((job, help_) for job, help_ in helped if help_ is not None)
     action = _helping(job, help_)
     return _on_trial(remember_best(now.state, now), action, now), Decision("", action.sentence, action)
 
 
-def _help_for(job: JobView, settings: Settings) -> JobAllocation | None:
+def _help_for(job: JobView, now: Situation) -> JobAllocation | None:
     """Epochs more often if the pace is what costs the time, else more lanes; None if neither would change anything."""
-    pace_s = longest_pace_s(job, settings)
-    if pace_s is not None and job.allocation.pace_s and pace_s < 0.9 * job.allocation.pace_s:
+    pace_s, has_s = longest_pace_s(job, now.settings), job.allocation.pace_s
+    if pace_s is not None and has_s and keeps_pace(job) and pace_s < (1 - now.settings.smallest_step) * has_s:
         return dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
-    lanes = more_lanes(job, settings)
+    lanes = more_lanes(job, now.settings, bool(now.view.congested))
     return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
 
 
@@ -400,6 +419,7 @@ def _on_trial(state: State, action: Action, now: Situation) -> State:
         touched=tuple(action.changes),
         at_s=now.view.at_s,
         score=now.score,
+        total=now.total,
         utilities=utilities,
         brink=brink(job) if job is not None else 0.0,
         arrival_rows_s=job.span.arrival_rows_s() if job is not None and job.span is not None else 0.0,
@@ -417,11 +437,14 @@ def carried_out(state: State, at_s: float) -> State:
     return state if trial is None else dataclasses.replace(state, trial=dataclasses.replace(trial, at_s=at_s))
 
 
-def withdrawn(state: State, action: Action) -> State:
-    """The state when an action was not carried out after all: there is no effect to wait for."""
-    reduced = state.reduced and not (action.kind is ActionKind.REDUCE and action.job is None)
-    phase = Phase.SEARCHING if action.kind is ActionKind.REVERT else state.phase
-    return dataclasses.replace(state, trial=None, reduced=reduced, phase=phase)
+def withdrawn(state: State, action: Action, at_s: float, settings: Settings) -> State:
+    """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again at once."""
+    reduced = state.reduced and action.kind is not ActionKind.REDUCE
+    throttled = tuple(name for name in state.throttled if action.kind is not ActionKind.THROTTLE or name != action.job)
+    if action.kind is ActionKind.REVERT:
+        return dataclasses.replace(state, trial=None, reduced=reduced, phase=Phase.SEARCHING)
+    declined = {**state.declined, **dict.fromkeys(action.changes, at_s + settings.retry_s)}
+    return dataclasses.replace(state, trial=None, reduced=reduced, throttled=throttled, declined=declined)
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------------
@@ -449,7 +472,8 @@ TRANSITIONS: tuple[Rule, ...] = (
     Rule("settle", EITHER, _settling, _let_settle, SAME, "while the last action's effect is not yet measured"),
     Rule("warm up", EITHER, _warming_up, _warm_up, SAME, "while some job has too little data to be judged"),
     Rule("reduce", SEARCHING, _harmed_and_reducible, _reduce, SEARCHING, "once per workload, when a step did harm on a congested cluster"),
-    Rule("revert", EITHER, _harmed, _revert, SAME, "when a step did harm and a reduction is spent or cannot help"),
+    Rule("undo", SEARCHING, _harmed_with_others_waiting, _undo, SEARCHING, "when a step did harm, and others have not had their turn"),
+    Rule("revert", EITHER, _harmed, _revert, CONVERGED, "when a step did harm and nobody else waits for help"),
     Rule("overtaken", SEARCHING, _overtaken, _forget, SEARCHING, "when the total fell in spite of a step, not because of it"),
     Rule("relax", SEARCHING, _time_to_spare, _relax, SEARCHING, "when jobs start epochs more often than their intents need"),
     Rule("prevent", EITHER, _on_the_brink, _prevent, SAME, "when a job is about to miss its intent and cores are free"),

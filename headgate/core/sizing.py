@@ -10,30 +10,25 @@ import math
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s, period_s, span_of
+from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s, newest, period_s, span_of
 from headgate.core.model import OUTSIDE, Graph, JobReading
 
 Lanes = Mapping[str, int]
 
 
-def more_lanes(view: JobView, settings: Settings) -> Lanes:
-    """The lanes the job should have; equal to those it has when nothing would help."""
-    if view.span is None:
-        return view.allocation.lanes
-    wanted = _SIZINGS[settings.sizing](view, newest_span(view, view.span), settings)
-    return {
-        name: max(lanes, most_lanes(view.job.graph, name, wanted[name], settings))
-        for name, lanes in view.allocation.lanes.items()
-    }
+def more_lanes(view: JobView, settings: Settings, congested: bool = False) -> Lanes:
+    """The lanes the job should have; equal to those it has when nothing would help.
 
-
-def newest_span(view: JobView, window: Span) -> Span:
-    """The last two sub-windows, more if they hold fewer than three epochs: sizes are for the load as it is now."""
-    for count in range(3, len(view.samples)):
-        span = span_of(view.samples[-count:])
-        if span is not None and (span.last.reading.epochs is None or period_s(span) <= span.seconds / 3):
-            return span
-    return window
+    On a congested cluster measured rates are worse than lanes alone can mend, so steps are smaller.
+    """
+    now = view.allocation.lanes
+    span = span_of(newest(view.samples, 2))
+    if span is None:
+        return now
+    wanted = _SIZINGS[settings.sizing](
+        view, span, settings, settings.crowded_growth if congested else settings.growth_limit
+    )
+    return {name: max(lanes, most_lanes(view.job.graph, name, wanted[name], settings)) for name, lanes in now.items()}
 
 
 def most_lanes(graph: Graph, name: str, lanes: int, settings: Settings) -> int:
@@ -42,7 +37,7 @@ def most_lanes(graph: Graph, name: str, lanes: int, settings: Settings) -> int:
     return min(lanes, settings.max_lanes, own if own is not None else settings.max_lanes)
 
 
-def _paper(view: JobView, span: Span, settings: Settings) -> Lanes:
+def _paper(view: JobView, span: Span, settings: Settings, _: float) -> Lanes:
     """Eq. 4: lanes in proportion to how far an operator's capacity is above the threshold."""
     capacity = capacities(view.job.graph, span)
     threshold = settings.capacity_threshold
@@ -55,17 +50,20 @@ def _paper(view: JobView, span: Span, settings: Settings) -> Lanes:
     return {name: lanes(name, now) for name, now in view.allocation.lanes.items()}
 
 
-def _model(view: JobView, span: Span, settings: Settings) -> Lanes:
+def _model(view: JobView, span: Span, settings: Settings, growth_limit: float) -> Lanes:
     """Lanes for the input plus the backlog at the target share of busy time; if the job has those already, at the lowest share."""
+    now = view.allocation.lanes
+    most = {name: math.ceil(lanes * growth_limit) for name, lanes in now.items()}
     work = needed_work(view.job.graph, span, settings)
+    if all(busy is None for busy in work.values()) and _all_waiting(view, span.last.reading) > 0:
+        return {
+            name: min(2 * lanes, most[name]) for name, lanes in now.items()
+        }  # no epoch ended: nothing to reckon with
     for target in (settings.target_busy, min(settings.capacity_threshold, settings.target_busy)):
-        wanted = {
-            name: min(lanes, math.ceil(view.allocation.lanes[name] * settings.growth_limit))
-            for name, lanes in _lanes_for(view, span, work, target).items()
-        }
-        if any(wanted[name] > lanes * (1 + settings.smallest_step) for name, lanes in view.allocation.lanes.items()):
+        wanted = {name: min(lanes, most[name]) for name, lanes in _lanes_for(view, span, work, target).items()}
+        if any(wanted[name] > lanes * (1 + settings.smallest_step) for name, lanes in now.items()):
             return wanted
-    return view.allocation.lanes
+    return now
 
 
 def _lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], target: float) -> Lanes:
@@ -164,10 +162,21 @@ def longest_pace_s(view: JobView, settings: Settings) -> float | None:
     intent = view.job.intent
     if intent.latency_s is None:
         return settings.round_s
+    most_s = settings.round_s if intent.juice is not None else math.inf  # juice is judged on sub-windows
     per_second = _stages_s(view.span) / view.span.seconds
     fixed_s = max(0.0, duration_s - per_second * period_s(view.span))
     waits = 0.5 if intent.percentile is None else 1.0
-    return max(0.0, (settings.pace_margin * intent.latency_s - fixed_s) / (waits + per_second))
+    return max(0.0, min(most_s, (settings.pace_margin * intent.latency_s - fixed_s) / (waits + per_second)))
+
+
+def keeps_pace(view: JobView) -> bool:
+    """Whether epochs start when the pace says, and not later because the one before takes longer."""
+    pace_s, span = view.allocation.pace_s, view.span
+    return pace_s is not None and span is not None and period_s(span) <= pace_s * (1 + LATE_START)
+
+
+LATE_START = 0.2
+"""Share of the pace by which epochs may start late on average."""
 
 
 def _stages_s(span: Span) -> float:
@@ -175,4 +184,4 @@ def _stages_s(span: Span) -> float:
     return sum(max(span.busy_s(name), default=0.0) for name in span.last.reading.operators)
 
 
-_SIZINGS: Mapping[str, Callable[[JobView, Span, Settings], Lanes]] = {"paper": _paper, "model": _model}
+_SIZINGS: Mapping[str, Callable[[JobView, Span, Settings, float], Lanes]] = {"paper": _paper, "model": _model}

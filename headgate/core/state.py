@@ -28,6 +28,8 @@ class Trial:
     touched: tuple[str, ...]
     at_s: float
     score: float
+    total: float
+    """Utility of all jobs, whatever the objective."""
     utilities: Mapping[str, float]
     brink: float = 0.0
     """How close the job's latency was to its threshold."""
@@ -70,6 +72,8 @@ class State:
     """Hopeless jobs that were made smaller for the others' sake, in this search."""
     trial: Trial | None = None
     skipped: Mapping[str, Skip] = field(default_factory=dict)
+    declined: Mapping[str, float] = field(default_factory=dict)
+    """Jobs whose last change was not carried out, and until when it is not asked for again."""
     stable: int = 0
     """Rounds in a row in which all intents held."""
     rest_score: float | None = None
@@ -84,7 +88,7 @@ class State:
     missed_since_s: Mapping[str, float] = field(default_factory=dict)
     """Since when each job has missed its intent without a break."""
     shortfall: float = 0.0
-    """Share of about the last hour in which some intent was missed on a congested cluster."""
+    """Share of about the last hour in which intents were missed for want of cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,17 @@ class Verdict:
 
     kind: ActionKind
     job: str | None
-    score_before: float
-    score_after: float
+    total_before: float
+    total_after: float
     utility_before: float | None
     utility_after: float | None
     text: str
+    fell: bool = False
+    """The score is lower than before."""
     harmful: bool = False
+    """And the action is to blame for it."""
+    plateaued: bool = False
+    """The job gained too little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +159,33 @@ class Situation:
     def skips(self, name: str) -> bool:
         """Whether the job is set aside now."""
         skip = self.state.skipped.get(name)
-        return skip is not None and self.view.at_s < skip.until_s
+        return (skip is not None and self.view.at_s < skip.until_s) or self.declines(name)
+
+    def declines(self, name: str) -> bool:
+        """Whether a change of the job was not carried out lately."""
+        return self.view.at_s < self.state.declined.get(name, 0.0)
 
     @property
     def score(self) -> float:
         """What is to be maximised."""
-        return score_of(self.view, self.settings)
+        if self.settings.objective == "lowest":
+            return min((job.satisfaction or 0.0 for job in self.view.jobs.values()), default=1.0)
+        return self.total
+
+    @property
+    def total(self) -> float:
+        """Utility of all jobs, whatever the objective."""
+        return sum(job.utility or 0.0 for job in self.view.jobs.values())
+
+    @property
+    def warming_up(self) -> list[JobView]:
+        """Jobs that cannot be judged yet, for want of measurements."""
+        enough_s = self.settings.warm_up_s - 1e-6
+        return [
+            job
+            for job in self.view.jobs.values()
+            if job.utility is None or job.span is None or job.span.seconds < enough_s
+        ]
 
     @property
     def max_score(self) -> float:
@@ -166,13 +196,6 @@ class Situation:
     def allocation(self) -> Allocation:
         """What every job has now."""
         return {name: job.allocation for name, job in self.view.jobs.items()}
-
-
-def score_of(view: View, settings: Settings) -> float:
-    """Total utility, or the lowest satisfaction."""
-    if settings.objective == "lowest":
-        return min((job.satisfaction or 0.0 for job in view.jobs.values()), default=1.0)
-    return sum(job.utility or 0.0 for job in view.jobs.values())
 
 
 def mends(job: JobView, settings: Settings) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from headgate.sim.run import Run, run, sized_for
 from headgate.sim.spec import HostSpec, JobSpec, Scenario, Variant
 
@@ -56,8 +58,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    known = sorted(value for value in values if not math.isnan(value))
-    return known[min(len(known) - 1, int(share * len(known)))] if known else math.nan
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.percentile(known, 100 * share)) if known else math.nan
+
+
+def _lowest(values: Sequence[float]) -> float:
+    """NaN if nothing was measured: a run that ends too early shows nothing."""
+    return min((value for value in values if not math.isnan(value)), default=math.nan)
 
 
 def _satisfaction(run_: Run) -> list[float]:
@@ -71,12 +78,11 @@ def _between(run_: Run, start_s: float, end_s: float) -> list[float]:
 
 
 def _met(run_: Run) -> float:
-    assert run_.final is not None
-    return float(sum(bool(job.met) for job in run_.final.jobs.values()))
+    return float(sum(bool(job.met) for job in run_.final.jobs.values())) if run_.final is not None else math.nan
 
 
 def _all_met_after_s(run_: Run) -> float | None:
-    """Seconds of control until the total is at its maximum for good (a minute, at least)."""
+    """Seconds of control until the total is at its maximum for a minute."""
     pairs = run_.controlled()
     needed = max(1, round(60 / run_.scenario.settings.round_s))
     for index in range(len(pairs) - needed + 1):
@@ -86,11 +92,7 @@ def _all_met_after_s(run_: Run) -> float | None:
 
 
 def _reconfigurations(run_: Run) -> dict[str, int]:
-    counts = dict.fromkeys(run_.series, 0)
-    for entry in run_.log:
-        if entry.kind == "reconfigure" and entry.job is not None:
-            counts[entry.job] += 1
-    return counts
+    return {job: run_.reconfigurations(job) for job in run_.series}
 
 
 # -- per scenario ----------------------------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ def _hybrid(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
 def _spike(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     result = runs["headgate"]
     calm_s = 300.0
-    lowest = min(min(_between(result, start + calm_s, start + 3600)) for start in (3600.0, 7200.0))
+    lowest = _lowest([value for start in (3600.0, 7200.0) for value in _between(result, start + calm_s, start + 3600)])
     return [Bar("lowest satisfaction in any window of the spikes after 5 minutes", lowest, ">=", 0.95)]
 
 
@@ -133,11 +135,11 @@ def _diurnal(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
 
 def _constrained(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     result = runs["headgate"]
-    end_s = result.times_s[-1]
+    end_s = result.times_s[-1] if result.times_s else 0.0
     kinds = [entry.kind for entry in result.log]
     return [
-        Bar("jobs that meet their intent (not all can)", _met(result), "<=", 4),
-        Bar("ends Converged", float(result.phases[-1] == "converged"), "==", 1),
+        Bar("jobs that miss their intent in the end (not all five can meet it)", 5 - _met(result), ">=", 1),
+        Bar("ends Converged", float(result.phases[-1:] == ["converged"]), "==", 1),
         Bar(
             "satisfaction in the last 10 minutes above that before control",
             _mean(_between(result, end_s - 600, end_s)),
@@ -155,7 +157,7 @@ def _cpu_spike(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     hit_s, over_s = (event.at_s for event in scenario.events)
     before = _mean(_between(result, hit_s - 1200, hit_s))
     lasting = _mean(_between(result, hit_s + 1200, over_s))
-    end_s = result.times_s[-1]
+    end_s = result.times_s[-1] if result.times_s else 0.0
     return [
         Bar("satisfaction 20 minutes into the spike, of that before it", lasting / before, ">=", 0.99),
         Bar(
@@ -185,7 +187,7 @@ def _tenants(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     arrivals = sorted({event.at_s for event in scenario.events})
     calm = [_mean(_between(result, start + 3600, start + 7200)) for start in arrivals]
     return [
-        Bar("lowest mean satisfaction in the second hour after an arrival", min(calm), ">=", 0.95),
+        Bar("lowest mean satisfaction in the second hour after an arrival", _lowest(calm), ">=", 0.95),
         Bar("jobs that meet their intent in the end", _met(result), ">=", 80),
     ]
 
@@ -196,13 +198,12 @@ def _cluster_size(scenario: Scenario, runs: Runs, variants: Variants) -> list[Ba
     rows = []
     for variant, results in variants:
         hosts, final = int(variant.value), results["headgate"].final
-        assert final is not None
-        shares = [job.satisfaction or 0.0 for job in final.jobs.values()]
+        shares = [job.satisfaction or 0.0 for job in final.jobs.values()] if final is not None else []
         if hosts in paper:
             name = f"5th percentile of the jobs' satisfaction on {hosts} hosts (Henge {paper[hosts]})"
             rows.append(Bar(name, _quantile(shares, 0.05), ">=", paper[hosts]))
         else:
-            met = _met(results["headgate"]) / len(shares)
+            met = _met(results["headgate"]) / len(scenario.jobs)
             rows.append(Bar(f"jobs that meet their intent on {hosts} hosts (Henge 40 %)", met, ">=", 0.4))
     return rows
 
@@ -214,7 +215,7 @@ def _failure(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     return [
         Bar("actions between failure and recovery plus 5 minutes", len(blind), "==", 0),
         Bar("actions after that", sum(entry.at_s >= restored_s + 300 for entry in result.log), ">=", 1),
-        Bar("satisfaction in the last 5 minutes", min(result.satisfaction[-30:]), "==", 1),
+        Bar("satisfaction in the last 5 minutes", _lowest(result.satisfaction[-30:]), "==", 1),
     ]
 
 
@@ -230,8 +231,8 @@ def _memory(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
             "<=",
             2444,
         ),
-        Bar("highest mean memory use", max(result.memory), "<=", 0.36),
-        Bar("spread of memory use in the last 10 minutes", max(last) - min(last), "<=", 0.02),
+        Bar("highest mean memory use", max(result.memory, default=math.nan), "<=", 0.36),
+        Bar("spread of memory use in the last 10 minutes", max(last, default=math.nan) - _lowest(last), "<=", 0.02),
     ]
 
 
@@ -240,8 +241,8 @@ def _juice_rate(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     before = [value for pairs in result.column("juice").values() for at_s, value in pairs if 3000 <= at_s < 4000]
     after = [value for pairs in result.column("juice").values() for at_s, value in pairs if at_s >= 5734]
     return [
-        Bar("lowest juice at the single rate", min(before), ">=", 0.992),
-        Bar("lowest juice at the triple rate, once mended (from 5734 s on)", min(after), ">=", 0.992),
+        Bar("lowest juice at the single rate", _lowest(before), ">=", 0.992),
+        Bar("lowest juice at the triple rate, once mended (from 5734 s on)", _lowest(after), ">=", 0.992),
         Bar("correlation of juice and growth of the queue without control", _queue_correlation(runs), "<=", -0.5),
     ]
 
@@ -269,25 +270,23 @@ def _correlation(first: Sequence[float], second: Sequence[float]) -> float | Non
 def _initial_config(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     result = runs["headgate"]
     counts = _reconfigurations(result)
-    possible = [name for name in counts if name.startswith(("slo-60", "slo-70"))]
-    impossible = [name for name in counts if name.startswith("slo-40")]
-    assert result.final is not None
-    late = [e for e in result.log if e.job in impossible and e.at_s > result.times_s[-1] - 3600]
+    met = {name for name, job in result.final.jobs.items() if job.met} if result.final is not None else set()
+    strict, hard, easy = (
+        [name for name in counts if name.startswith(slo)] for slo in ("slo-40", "slo-50", ("slo-60", "slo-70"))
+    )
+    end_s = result.times_s[-1] if result.times_s else 0.0
+    late = [entry for entry in result.log if entry.job in strict and entry.at_s > end_s - 3600]
     return [
+        Bar("60 and 70 ms jobs that meet their intent", len(met.intersection(easy)), "==", 20),
+        Bar("50 ms jobs that meet it or are set aside", len({*met, *result.skipped}.intersection(hard)), "==", 10),
+        Bar("40 ms jobs (impossible) that are set aside", len(set(strict).intersection(result.skipped)), "==", 10),
+        Bar("steps in which a 40 ms job took lanes in the last hour", len(late), "==", 0),
         Bar(
-            "60 and 70 ms jobs that meet their intent",
-            sum(bool(result.final.jobs[n].met) for n in possible),
-            "==",
-            len(possible),
+            "most steps in which a 40 ms job took lanes",
+            max((counts[name] for name in strict), default=math.nan),
+            "<=",
+            6,
         ),
-        Bar(
-            "40 ms jobs (impossible) that are set aside",
-            len(set(impossible) & set(result.skipped)),
-            "==",
-            len(impossible),
-        ),
-        Bar("actions for 40 ms jobs in the last hour", len(late), "==", 0),
-        Bar("most reconfigurations of a 40 ms job", max(counts[name] for name in impossible), "<=", 6),
         Bar(
             "median reconfigurations per job (Henge 4 to 5.5)",
             _quantile(list(map(float, counts.values())), 0.5),
@@ -313,6 +312,16 @@ def _consolidation(scenario: Scenario, runs: Runs, variants: Variants) -> list[B
         if "static" in few:
             rows.append(Bar("times static's on 40 %", value / _mean(_satisfaction(few["static"])), ">=", 6.7))
     return rows
+
+
+def _kept_at_peak(run_: Run, job: JobSpec) -> bool:
+    """Whether the intent holds in 95 % of the sub-windows of the job's own peak, after five minutes of it."""
+    (load,) = job.loads.values()
+    pairs = run_.column("satisfaction")[job.name]
+    peak = max((load.rate_rows_s(at_s) for at_s, _ in pairs), default=0.0)
+    busy = [(at_s, value) for at_s, value in pairs if load.rate_rows_s(at_s) >= 0.999 * peak]
+    calm = [value >= 1 - 1e-9 for at_s, value in busy if at_s >= busy[0][0] + 300]
+    return sum(calm) >= 0.95 * len(calm) > 0
 
 
 def hosts_alone(scenario: Scenario, job: JobSpec) -> int:

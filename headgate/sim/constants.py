@@ -13,7 +13,7 @@ LOAD_NOISE: Final = 0.03
 LOAD_NOISE_MEMORY: Final = 0.7
 """Correlation of that noise from one 10 s interval to the next."""
 HOST_NOISE: Final = 0.02
-"""Standard deviation of a host's speed, as a share."""
+"""Standard deviation of the speed of the hosts, all together, as a share."""
 FAILOVER_S: Final = 30.0
 """Time until the lanes of a dead host run elsewhere."""
 
@@ -27,9 +27,13 @@ IDLE_LANE_CORES: Final = 0.005
 MOST_IDLE: Final = 0.3
 """Share of a host's cores that idle lanes take at most."""
 OVERSUBSCRIPTION_COST: Final = 0.01
-"""Share of a host's cores lost to switching, per runnable lane and core beyond the first; a third of them at most."""
+"""Share of a host's cores lost to switching, per runnable lane and core beyond the first."""
 MOST_STRETCH: Final = 1000.0
 """A row's core time never takes longer than this multiple."""
+MOST_SWITCHING: Final = 0.5
+"""Switching never makes work longer than by this share."""
+STRETCH_POWER: Final = 8.0
+"""A row's core time is stretched by 1 + used^8 on a host of which the share `used` is busy: little until it is nearly full."""
 FULL_HOST: Final = 0.97
 """Share of its cores a host can give to lanes at most."""
 PAUSE_S: Final = 4.0
@@ -38,8 +42,14 @@ RESTORE_MB_S: Final = 50.0
 """Rate at which a stateful operator's state is restored after that."""
 LANE_MB: Final = 32.0
 """Memory of a lane."""
+MOST_BUSY: Final = 0.98
+"""Share of its time that a queue's lanes count as busy at most; what does not fit is a backlog."""
 MEMORY_PRESSURE: Final = 0.85
 """Share of a host's memory from which on lanes slow down."""
+MEMORY_SLOPE: Final = 3.0
+"""Share of their speed that lanes lose per share of memory beyond that."""
+LEAST_SPEED: Final = 0.1
+"""Share of their speed that they keep in any case."""
 
 # -- epoch model (one micro-batch after another, as in Spark)
 EPOCH_FIXED_S: Final = 0.13

@@ -133,12 +133,14 @@ class ContinuousEngine(SimulatedEngine):
         self._all_run_from_s = max(self._all_run_from_s, self._paused_until[name])
 
     def _settle_lanes(self, name: str) -> None:
-        """Spread a job's lanes evenly over the living hosts, those with the fewest lanes first."""
+        """Spread a job's lanes evenly over the living hosts, those with the fewest lanes first; without any they stay."""
         self._save()
+        if not self._alive.any() and (name, self._specs[name].operators[0].name) in self._place:
+            return
         for operator in self._specs[name].operators:
             self._place.pop((name, operator.name), None)
         taken = sum(self._place.values(), np.zeros(len(self._hosts))) + (1 - self._alive) * 1e9
-        living = int(self._alive.sum()) or 1
+        living = int(self._alive.sum()) or len(self._hosts)
         for operator in self._specs[name].operators:
             lanes = self._allocation[name].lanes[operator.name]
             spread = self._alive * float(lanes // living)
@@ -285,7 +287,7 @@ class ContinuousEngine(SimulatedEngine):
     def _pressure(self) -> Floats:
         """Hosts short of memory slow down."""
         over = np.maximum(0.0, self._memory_used - constants.MEMORY_PRESSURE)
-        return np.maximum(0.1, 1.0 - 3 * over)
+        return np.maximum(constants.LEAST_SPEED, 1.0 - constants.MEMORY_SLOPE * over)
 
     def _take_in(self) -> None:
         """Rows that arrive from outside; the rate holds for an interval."""
@@ -341,7 +343,7 @@ class ContinuousEngine(SimulatedEngine):
         backlog = np.divide(queued, throughput, out=np.zeros_like(queued), where=throughput > 0)
         lanes = np.maximum(self._lane_count, 1.0)
         busy = np.divide(throughput, capacity, out=np.zeros_like(queued), where=capacity > 0)
-        busy = np.minimum(busy, 0.98)
+        busy = np.minimum(busy, constants.MOST_BUSY)
         crowd = busy ** (np.sqrt(2 * (lanes + 1)) - 1) / (lanes * (1 - busy))
         return np.asarray(backlog + constants.VARIABILITY * service * crowd)
 
@@ -361,12 +363,17 @@ class ContinuousEngine(SimulatedEngine):
         idle = np.minimum(lanes * constants.IDLE_LANE_CORES, constants.MOST_IDLE * self._cores)
         self._load = running + idle + self._outside_load
         # Others that want the cores get their fair share of a full host, not all they ask for.
-        others = self._outside_load * np.minimum(1.0, self._cores / self._load)
-        lost = np.minimum(0.5, constants.OVERSUBSCRIPTION_COST * np.maximum(0.0, self._load / self._cores - 1))
+        others = self._outside_load * np.minimum(1.0, self._cores / np.maximum(self._load, self._cores))
+        lost = np.minimum(
+            constants.MOST_SWITCHING, constants.OVERSUBSCRIPTION_COST * np.maximum(0.0, self._load / self._cores - 1)
+        )
         used = (wanted + idle + others) / (constants.FULL_HOST * self._cores / (1 + lost))
         before, self._stretch = (
             self._stretch,
-            np.maximum(1 + np.minimum(used, 1.0) ** 8, np.minimum(self._stretch * used, constants.MOST_STRETCH)),
+            np.maximum(
+                1 + np.minimum(used, 1.0) ** constants.STRETCH_POWER,
+                np.minimum(self._stretch * used, constants.MOST_STRETCH),
+            ),
         )
         # Hosts that stand still need no small steps; queues between them are exact in steps of any length.
         self._steady = bool(np.abs(self._stretch / before - 1).max() < 0.01) and self._now_s >= self._all_run_from_s
@@ -388,6 +395,8 @@ class ContinuousEngine(SimulatedEngine):
                     self._failing.append((self._now_s + constants.FAILOVER_S, host))
                 case "restore-host":
                     self._alive[host] = 1.0
+                    for name in self._specs:
+                        self._settle_lanes(name)
 
     def _fail_over(self) -> None:
         """Lanes of a host that has been dead for a while move to the living."""

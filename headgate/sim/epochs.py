@@ -108,6 +108,9 @@ class EpochEngine(SimulatedEngine):
     def _start(self, name: str) -> None:
         """Read what has arrived, and find out when the epoch will be done."""
         run, lanes = self._runs[name], self._allocation[name].lanes
+        if len(self._dead) == len(self._hosts):
+            self._plan(self._now_s + 1.0, name, "start")  # there is nobody to start it on
+            return
         self._count_arrivals(name, run)
         rows = {source: run.arrived[source] - run.processed[source][OUTSIDE] for source in run.arrived}
         offered = _rows_per_operator(run, rows)
@@ -132,13 +135,18 @@ class EpochEngine(SimulatedEngine):
         return stretch, cores_s, self._duration_s(run, lanes, offered, stretch)
 
     def _duration_s(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float) -> float:
-        slots = max(1.0, sum(host.cores for host in self._hosts if host.name not in self._dead))
+        """Stages one after another; a task holds its slot also while it waits for a look-up."""
+        slots = self._slots()
         stages_s = 0.0
         for operator, rows in offered.items():
-            waves = math.ceil(lanes[operator] / slots) if run.specs[operator].wait_s == 0 else 1
+            waves = math.ceil(lanes[operator] / slots)
             stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch))
             stages_s += constants.TASK_CORES_S * lanes[operator] / slots * stretch
         return constants.EPOCH_FIXED_S * stretch + stages_s
+
+    def _slots(self) -> int:
+        alive = [host for host in self._hosts if host.name not in self._dead]
+        return max(1, sum(host.slots or round(host.cores) for host in alive))
 
     def _row_s(self, spec: OperatorSpec, stretch: float) -> float:
         return spec.cost_s * stretch + spec.wait_s

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from headgate.sim.report import Runs, Variants, reconfigurations, satisfaction
+from headgate.sim.report import Runs, Variants, satisfaction
 from headgate.sim.run import Logged, Run
 from headgate.sim.spec import Scenario
 
@@ -286,7 +286,7 @@ def _satisfaction_over(axes: Axes, variants: Variants) -> None:
 def _counts_over(axes: Axes, variants: Variants) -> None:
     """Reconfigurations per job, mean and highest."""
     for name in variants[0][1]:
-        counts = [[reconfigurations(runs[name].log, job) for job in runs[name].worths] or [0] for _, runs in variants]
+        counts = [[runs[name].reconfigurations(job) for job in runs[name].worths] or [0] for _, runs in variants]
         axes.plot(range(len(variants)), [np.mean(c) for c in counts], "o-", color=_color(name), label=f"{name}, mean")
         axes.plot(range(len(variants)), [max(c) for c in counts], "^:", color=_color(name), label="highest", alpha=0.7)
     axes.set(title="Reconfigurations per job")

@@ -16,7 +16,7 @@ from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
 from headgate.sim.bars import Bar
-from headgate.sim.run import Logged, Run, actions_by_kind
+from headgate.sim.run import Run, actions_by_kind
 from headgate.sim.spec import Scenario, Variant
 
 Summary = dict[str, Any]
@@ -106,19 +106,19 @@ def _job_summary(run: Run, job: JobView) -> Summary:
         "utility": job.utility,
         "max_utility": job.worth,
         "met": job.met,
-        "reconfigurations": reconfigurations(run.log, job.job.name),
+        "reconfigurations": run.reconfigurations(job.job.name),
     }
-
-
-def reconfigurations(log: Iterable[Logged], job: str) -> int:
-    """How often the job was reconfigured: for its own sake, or along with others."""
-    wanted = ActionKind.RECONFIGURE.value
-    return sum(one.kind == wanted and (one.job == job or (one.job is None and job in one.touched)) for one in log)
 
 
 def bar_summary(bar: Bar) -> Summary:
     """A bar as an object."""
-    return {"name": bar.name, "value": bar.value, "bar": bar.bar, "op": bar.op, "holds": bar.holds}
+    return {
+        "name": bar.name,
+        "value": None if bar.value is None or math.isnan(bar.value) else bar.value,
+        "bar": bar.bar,
+        "op": bar.op,
+        "holds": bar.holds,
+    }
 
 
 # -- many seeds ------------------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def jobs_table(run: Run, limit: int = 40) -> Table:
     table = _table("job", "intent", "worth", "utility", "met", "reconfigurations", "lanes")
     for name, job in list(final_jobs(run).items())[:limit]:
         met, utility = _ended(job)
-        count = str(reconfigurations(run.log, name))
+        count = str(run.reconfigurations(name))
         lanes = str(sum(job.allocation.lanes.values()))
         _add(table, name, job.job.intent.describe(), figure(job.worth), utility, met, count, lanes)
     return table

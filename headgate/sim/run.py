@@ -75,6 +75,11 @@ class Run:
     skipped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
 
+    def reconfigurations(self, job: str) -> int:
+        """How often the job was reconfigured: for its own sake, or along with others."""
+        wanted = ActionKind.RECONFIGURE.value
+        return sum(one.kind == wanted and (one.job or job) == job and job in one.touched for one in self.log)
+
     def column(self, name: str) -> dict[str, list[tuple[float, float]]]:
         """(time, value) of one column of `COLUMNS`, per job."""
         return {job: series.pairs(name) for job, series in self.series.items()}
@@ -111,13 +116,17 @@ def run(
         waits = engine.now_s() < scenario.control_after_s or engine.now_s() <= replayed.until_s
         active = held_back if waits else controller
         view, decision = active.round()
-        _note(result, view, decision, active.policy)
+        _note(result, view, active.policy)
+        if decision.action is not None and active.outcome is not None and active.outcome.applied:
+            _log(result, view.at_s, decision.action)
         if active is held_back:
             _hand_over(held_back, controller, result, view)
         if watch is not None:
             watch(view, decision, active.policy)
     if isinstance(policy, Headgate):
-        result.skipped = tuple(sorted(policy.state.skipped))
+        result.skipped = tuple(
+            name for name, skip in sorted(policy.state.skipped.items()) if skip.until_s > engine.now_s()
+        )
     return result
 
 
@@ -153,16 +162,19 @@ def _hand_over(held_back: Controller, controller: Controller, result: Run, view:
     controller.windows = held_back.windows
 
 
-def _note(result: Run, view: View, decision: Decision, policy: Policy) -> None:
+def _note(result: Run, view: View, policy: Policy) -> None:
     total = worth = 0.0
     for name, job in view.jobs.items():
-        if job.recent is None or job.span is None or job.juice is None:
+        if job.recent is None:
             continue
         total += job.recent
         worth += job.worth
+        result.worths[name] = job.worth
         if name not in result.series:
             result.series[name] = Series()
-        result.worths[name] = job.worth
+        if job.span is None or job.juice is None:
+            result.series[name].append(view.at_s, job.recent / job.worth, math.nan, math.nan, math.nan, math.nan)
+            continue
         put_out = job.span.latency.rows / job.span.seconds if job.span.latency is not None else 0.0
         backlog = job.span.last.reading.backlog or 0.0
         result.series[name].append(
@@ -172,8 +184,6 @@ def _note(result: Run, view: View, decision: Decision, policy: Policy) -> None:
     result.satisfaction.append(total / worth if worth else math.nan)
     result.load.append(_mean_load(view))
     result.memory.append(_mean_memory(view))
-    if decision.action is not None:
-        _log(result, view.at_s, decision.action)
     phase = policy.phase()
     if phase == Phase.CONVERGED.value and (not result.phases or result.phases[-1] != phase):
         result.converged_at_s.append(view.at_s)

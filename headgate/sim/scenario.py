@@ -16,7 +16,7 @@ from typing import Any
 from headgate.config import settings_from
 from headgate.core.intents import Intent, intent_from
 from headgate.core.model import Graph, Operator
-from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds
+from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, shown
 from headgate.errors import InputError, ScenarioError
 from headgate.sim.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
@@ -32,7 +32,7 @@ TOP_FIELDS = (
 OPERATOR_FIELDS = (
     "name", "from", "cost", "wait", "selectivity", "split", "lanes", "max_lanes", "weight", "state_mb", "retain", "row_kb",
 )  # fmt: skip
-JOB_FIELDS = ("name", "count", "tenant", "topology", "operators", "lanes", "intent", "load", "pace", "scale")
+JOB_FIELDS = ("name", "count", "first", "tenant", "topology", "operators", "lanes", "intent", "load", "pace")
 EVENT_KINDS = (
     "add", "remove", "intent", "fail-link", "restore-link", "fail-host", "restore-host", "slow-host", "cpu-load",
 )  # fmt: skip
@@ -82,6 +82,8 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
     jobs = tuple(reader.jobs(_rows(table, "job")))
     hosts = tuple(_hosts(_table(table, "cluster")))
     duration_s = seconds(table.get("duration", "1h"), "duration", error=ScenarioError)
+    if not jobs:
+        raise ScenarioError("there are no jobs; give at least one [[job]]")
     return Scenario(
         name=path.stem,
         title=str(table.get("title", path.stem)),
@@ -128,11 +130,12 @@ def _rows(table: Table, key: str) -> list[Table]:
 
 def _hosts(table: Table) -> Iterable[HostSpec]:
     with about("cluster", ScenarioError):
-        check_fields(table, ("hosts", "cores", "memory_gb"), ScenarioError)
+        check_fields(table, ("hosts", "cores", "memory_gb", "slots"), ScenarioError)
         count = _whole(table.get("hosts", 1), "hosts", low=1)
         cores = number(table.get("cores", 4), "cores", above=0, error=ScenarioError)
         memory_gb = number(table.get("memory_gb", 16), "memory_gb", above=0, error=ScenarioError)
-    return (HostSpec(f"host-{index + 1}", cores, memory_gb) for index in range(count))
+        slots = _whole(table["slots"], "slots", low=1) if "slots" in table else None
+    return (HostSpec(f"host-{index + 1}", cores, memory_gb, slots) for index in range(count))
 
 
 # -- operators -------------------------------------------------------------------------------------------------------------------
@@ -151,14 +154,17 @@ def _operators(rows: Any, where: str) -> tuple[OperatorSpec, ...]:
 
 def _operator(row: Any, previous: Any) -> OperatorSpec:
     """An operator reads from the one before it unless it says otherwise; the first is a source."""
-    if not isinstance(row, Mapping) or "name" not in row:
-        raise ScenarioError(f"operator {row!r} must be a table with a name")
+    if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
+        raise ScenarioError(f"operator {shown(row)} must be a table with a name")
     with about(f'operator "{row["name"]}"', ScenarioError):
         check_fields(row, OPERATOR_FIELDS, ScenarioError)
         inputs = row.get("from", [] if previous is None else [previous["name"]])
+        inputs = [inputs] if isinstance(inputs, str) else inputs
+        if not isinstance(inputs, list) or not all(isinstance(name, str) for name in inputs):
+            raise ScenarioError(f"from is {shown(inputs)}; it must be the name of an operator, or a list of names")
         return OperatorSpec(
             name=str(row["name"]),
-            inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
+            inputs=tuple(inputs),
             cost_s=seconds(row.get("cost", 0), "cost", zero=True, error=ScenarioError),
             wait_s=seconds(row.get("wait", 0), "wait", zero=True, error=ScenarioError),
             selectivity=number(row.get("selectivity", 1), "selectivity", low=0, error=ScenarioError),
@@ -203,7 +209,7 @@ class _JobReader:
                 yield job
 
     def _copies(self, row: Table, start: int) -> Iterable[JobSpec]:
-        check_fields(row, (*JOB_FIELDS, "first"), ScenarioError)
+        check_fields(row, JOB_FIELDS, ScenarioError)
         count = _whole(row.get("count", 1), "count", low=1)
         first = _whole(row.get("first", start), "first", low=0)
         for copy in range(count):
@@ -224,9 +230,9 @@ class _JobReader:
         if "operators" in row:
             return _operators(row["operators"], "operators")
         wanted = row.get("topology")
-        if wanted not in self.topologies:
+        if not isinstance(wanted, str) or wanted not in self.topologies:
             raise ScenarioError(
-                f"topology is {wanted!r}; known are {', '.join(self.topologies) or 'none'}.{did_you_mean(wanted, self.topologies)}"
+                f"topology is {shown(wanted)}; known are {', '.join(self.topologies) or 'none'}.{did_you_mean(wanted, self.topologies)}"
             )
         return self.topologies[str(wanted)]
 
@@ -289,32 +295,55 @@ def _function(path: str) -> Callable[[float], float]:
 def _events(
     rows: list[Table], reader: _JobReader, jobs: tuple[JobSpec, ...], hosts: tuple[HostSpec, ...]
 ) -> Iterable[Event]:
-    names = {job.name for job in jobs}
+    """Events in the order of their times, checked against the jobs that run then."""
+    running = {job.name for job in jobs}
+    timed = []
     for index, row in enumerate(rows, 1):
         with about(f"event {index}", ScenarioError):
-            yield from _event(row, reader, names, {host.name for host in hosts})
+            check_fields(row, EVENT_FIELDS, ScenarioError)
+            timed.append((seconds(row.get("at", 0), "at", zero=True, error=ScenarioError), index, row))
+    for at_s, index, row in sorted(timed, key=lambda entry: entry[:2]):
+        with about(f"event {index}", ScenarioError):
+            yield from _event(at_s, row, reader, running, {host.name for host in hosts})
 
 
-def _event(row: Table, reader: _JobReader, jobs: set[str], hosts: set[str]) -> Iterable[Event]:
-    check_fields(row, EVENT_FIELDS, ScenarioError)
-    at_s = seconds(row.get("at", 0), "at", zero=True, error=ScenarioError)
+def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts: set[str]) -> Iterable[Event]:
     kind = choice(row.get("kind"), "kind", EVENT_KINDS, ScenarioError)
     if kind == "add":
-        added = list(reader.jobs(_rows(row, "jobs")))
-        jobs.update(job.name for job in added)
-        return [Event(at_s, kind, job.name, job=job) for job in added]
+        return [Event(at_s, kind, job.name, job=job) for job in _added(row, reader, running)]
     if kind in ("remove", "intent"):
-        target = _known(row.get("job"), "job", jobs)
+        target = _known(row.get("job"), "job", running)
+        running -= {target} if kind == "remove" else set()
         intent = read_intent(_table(row, "intent")) if kind == "intent" else None
         return [Event(at_s, kind, target, intent=intent)]
     target = _known(row["host"], "host", hosts) if "host" in row else ""
-    value = number(row.get("value", 1), "value", low=0, error=ScenarioError)
-    return [Event(at_s, kind, target, value)]
+    return [Event(at_s, kind, target, _event_value(kind, row))]
+
+
+def _added(row: Table, reader: _JobReader, running: set[str]) -> list[JobSpec]:
+    added = list(reader.jobs(_rows(row, "jobs")))
+    if not added:
+        raise ScenarioError("it adds no jobs; give them as [[event.jobs]]")
+    for job in added:
+        if job.name in running:
+            raise ScenarioError(f'job "{job.name}" runs already; names must differ')
+        running.add(job.name)
+    return added
+
+
+def _event_value(kind: str, row: Table) -> float:
+    if kind not in ("slow-host", "cpu-load"):
+        return 0.0
+    if "value" not in row:
+        raise ScenarioError(f"value is missing: {kind} needs one")
+    if kind == "slow-host":
+        return number(row["value"], "value", above=0, error=ScenarioError)
+    return number(row["value"], "value", low=0, error=ScenarioError)
 
 
 def _known(value: Any, what: str, known: Iterable[str]) -> str:
-    if value not in set(known):
-        raise ScenarioError(f"{what} is {value!r}, which does not exist.{did_you_mean(value, known)}")
+    if not isinstance(value, str) or value not in set(known):
+        raise ScenarioError(f"{what} is {shown(value)}, which does not exist then.{did_you_mean(value, known)}")
     return str(value)
 
 
@@ -341,6 +370,8 @@ def _with(table: Any, keys: list[str], value: Any) -> Any:
     """The table with one field replaced; a list position is named by its number, from 1."""
     if not keys:
         return value
+    if not isinstance(table, list | Mapping):
+        raise ScenarioError(f'sweep: "{keys[0]}" is not a field of anything')
     if isinstance(table, list):
         index = int(keys[0]) - 1 if keys[0].isdigit() else -1
         if not 0 <= index < len(table):
@@ -356,7 +387,13 @@ def with_trace(scenario: Scenario, path: Path) -> Scenario:
     """Every job's load follows the trace's shape, at the height of its own pattern's peak."""
     points = read_trace(path)
     jobs = tuple(dataclasses.replace(job, loads=_traced(job, points, scenario)) for job in scenario.jobs)
-    return dataclasses.replace(scenario, jobs=jobs)
+    events = tuple(
+        dataclasses.replace(event, job=dataclasses.replace(event.job, loads=_traced(event.job, points, scenario)))
+        if event.job is not None
+        else event
+        for event in scenario.events
+    )
+    return dataclasses.replace(scenario, jobs=jobs, events=events)
 
 
 def _traced(job: JobSpec, points: tuple[tuple[float, float], ...], scenario: Scenario) -> dict[str, Load]:

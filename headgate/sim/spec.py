@@ -64,6 +64,8 @@ class HostSpec:
     name: str
     cores: float
     memory_gb: float
+    slots: int | None = None
+    """Tasks it runs at once, in the epoch model; as many as it has cores if not given."""
 
 
 @dataclass(frozen=True, slots=True)

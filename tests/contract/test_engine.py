@@ -340,3 +340,25 @@ def test_outage_of_the_link_does_not_change_what_happens(kind: str) -> None:
     left, right = after(dark, 180), after(light, 180)
     for name in left.jobs:
         assert counters(read(left, name)) == pytest.approx(counters(read(right, name)), rel=1e-6)
+
+
+# -- hosts
+
+
+def processed(engine: SimulatedEngine, from_s: float, until_s: float) -> float:
+    first, last = (read(after(engine, at_s - engine.now_s()), "page-load") for at_s in (from_s, until_s))
+    return last.operators["store"].processed["parse"] - first.operators["store"].processed["parse"]
+
+
+def test_job_goes_on_after_all_hosts_were_dead_for_a_while(kind: str) -> None:
+    events = (Event(60, "fail-host"), Event(160, "restore-host"))
+    assert processed(engine_for(scenario(kind, *events), 1), 300, 360) > 0
+
+
+def test_restored_host_takes_lanes_again(kind: str) -> None:
+    names = [host.name for host in scenario(kind).hosts]
+    events = (Event(60, "fail-host", names[0]), Event(160, "restore-host", names[0]))
+    engine = engine_for(scenario(kind, *events), 1)
+    assert names[0] not in {host.name for host in after(engine, 120).hosts}
+    loads = {host.name: host.load or 0.0 for host in after(engine, 180).hosts}
+    assert loads[names[0]] > 0.2 * max(loads.values()), loads

@@ -26,7 +26,7 @@ from headgate.core.model import (
     Outcome,
     Snapshot,
 )
-from headgate.core.scheduler import step
+from headgate.core.scheduler import TRANSITIONS, step
 from headgate.core.state import Decision, State
 
 WINDOW_S = 60.0
@@ -228,6 +228,8 @@ class Story:
         self.at_s += after_s
         now = view(self.at_s, *map(self._as_given, seen), hosts=hosts, unread=unread, settings=self.settings)
         self.state, decision = step(self.state, now, self.settings)
+        (rule,) = [rule for rule in TRANSITIONS if rule.name == decision.rule]
+        assert rule.after in (None, self.state.phase), f"rule {rule.name} ended in {self.state.phase}"
         if decision.action is not None:
             self.given.update(decision.action.changes)
         self.decisions.append(decision)

@@ -81,7 +81,15 @@ def test_lost_reading_changes_nothing(lost_s: int) -> None:
 
 def test_another_version_starts_the_window_anew() -> None:
     windows = pushed((at_s, reading(at_s, version=1 + (at_s >= 40))) for at_s in range(0, 70, 10))
-    assert [sample.at_s for sample in windows.samples["job"]] == [40, 50, 60]
+    assert [sample.at_s for sample in judged(windows, DROPPING).samples] == [40, 50, 60]
+
+
+def test_newest_sub_window_shows_what_a_change_of_the_allocation_cost() -> None:
+    slow = Latency.of([9.0] * 3)
+    windows = pushed([(0, reading(0)), (10, reading(10)), (20, reading(20, slow, version=2))])
+    seen = judged(windows, Intent(latency=1.0))
+    assert seen.utility is None
+    assert seen.recent == pytest.approx(1 / 9)
 
 
 def test_gone_job_is_forgotten() -> None:
@@ -202,4 +210,5 @@ def test_view_names_what_was_not_read() -> None:
     now = snapshot(20, {"job": None}, allocation={"job": JobAllocation({"in": 1, "work": 2})})
     view = view_of(windows, now, {"job": Job("job", chain("in", "work"), DROPPING)}, {}, SETTINGS)
     assert view.unread == {"job"}
-    assert view.jobs["job"].utility is not None
+    assert view.jobs["job"].utility is None
+    assert view.jobs["job"].recent is None

@@ -57,13 +57,14 @@ def test_reconfigurations_count_for_the_job_they_are_for():
         logged("reconfigure", None, "T1", "T2"),
         logged("reduce", None, "T1"),
     ]
-    assert report.reconfigurations(log, "T1") == 2
-    assert report.reconfigurations(log, "T3") == 0
+    found = Run(scenario(), "headgate", 0, log=log)
+    assert found.reconfigurations("T1") == 2
+    assert found.reconfigurations("T3") == 0
 
 
 def test_summary_has_the_same_shape_for_any_run():
     summary = report.run_summary(run(scenario(), "static", 0))
-    assert summary["actions"] == {"reconfigure": 0, "reduce": 0, "revert": 0, "relax": 0}
+    assert summary["actions"] == {"reconfigure": 0, "reduce": 0, "throttle": 0, "revert": 0, "relax": 0}
     assert summary["jobs"] == {"T1": {"utility": 35.0, "max_utility": 35.0, "met": True, "reconfigurations": 0}}
     assert summary["log"] == summary["advice"] == []
 

@@ -1,0 +1,64 @@
+"""The experiments of the papers hold their bars, at one seed each; `--seeds 10` shows the spread."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from headgate.sim.bars import Bar, bars
+from headgate.sim.run import run
+from headgate.sim.scenario import load_scenario
+
+QUICK = (
+    "greedy-order", "hybrid", "spike", "constrained", "cpu-spike", "stateful", "failure", "memory", "juice-rate",
+)  # fmt: skip
+
+
+def held(name: str, seed: int = 3) -> list[Bar]:
+    scenario = load_scenario(name)
+    return bars(scenario, {"headgate": run(scenario, "headgate", seed)}, [])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_bars_of_the_scenario_hold(name):
+    found = held(name)
+    assert found
+    assert [bar for bar in found if not bar.holds] == []
+
+
+def test_a_day_of_web_traffic_is_followed():
+    scenario = dataclasses.replace(load_scenario("diurnal"), duration_s=4 * 3600.0)
+    found = {policy: run(scenario, policy, 3) for policy in ("headgate", "manual")}
+    assert [bar for bar in bars(scenario, found, []) if not bar.holds] == []
+
+
+def test_bars_do_not_hold_without_control():
+    scenario = load_scenario("greedy-order")
+    found = bars(scenario, {"headgate": run(scenario, "static", 3)}, [])
+    assert [bar.holds for bar in found] == [False] * len(found)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_run_that_is_too_short_to_show_anything_holds_no_bar_by_accident(name):
+    scenario = dataclasses.replace(load_scenario(name), duration_s=60.0)
+    found = bars(scenario, {"headgate": run(scenario, "headgate", 3)}, [])
+    assert not all(bar.holds for bar in found)
+
+
+def test_constrained_shows_the_whole_repertoire():
+    found = run(load_scenario("constrained"), "headgate", 3)
+    assert {"reconfigure", "reduce", "throttle", "revert"} <= {entry.kind for entry in found.log}
+    assert any("oversubscribed" in line for line in found.advice)
+
+
+def test_impossible_job_is_called_hungry():
+    found = run(load_scenario("cpu-spike"), "headgate", 3)
+    assert any(line.startswith("T8 is hungry") for line in found.advice)
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_another():
+    scenario = load_scenario("greedy-order")
+    first, again, other = (run(scenario, "headgate", seed) for seed in (1, 1, 2))
+    assert (first.log, first.satisfaction) == (again.log, again.satisfaction)
+    assert first.satisfaction != other.satisfaction

@@ -44,6 +44,8 @@ class SettingError(InputError):
 class JournalError(HeadgateError):
     """The journal cannot be read or written."""
 
+    exit_code = 2
+
 
 class EngineError(HeadgateError):
     """The engine could not do what it was asked."""

@@ -252,7 +252,7 @@ def read_trace(path: Path) -> tuple[tuple[float, float], ...]:
 def _trace_points(lines: Sequence[str]) -> tuple[tuple[float, float], ...]:
     points: list[tuple[float, float]] = []
     for line_number, line in enumerate(lines, 1):
-        if not line.strip() or (line_number == 1 and line.replace(" ", "") == "timestamp_s,count"):
+        if not line.strip() or (line_number == 1 and _is_header(line)):
             continue
         at_s, count = _trace_line(line, line_number)
         if points and at_s <= points[-1][0]:
@@ -261,6 +261,12 @@ def _trace_points(lines: Sequence[str]) -> tuple[tuple[float, float], ...]:
     if len(points) < 2:
         raise ScenarioError(f"the number of counts is {len(points)}; it must be at least 2")
     return tuple(points)
+
+
+def _is_header(line: str) -> bool:
+    """Two names instead of two numbers, whatever they are."""
+    cells = line.split(",")
+    return len(cells) == 2 and all(cell.strip().replace("_", "").isidentifier() for cell in cells)
 
 
 def _trace_line(line: str, line_number: int) -> tuple[float, float]:

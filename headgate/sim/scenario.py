@@ -16,7 +16,7 @@ from typing import Any
 from headgate.config import settings_from
 from headgate.core.intents import Intent, intent_from
 from headgate.core.model import Graph, Operator
-from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, shown
+from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, show_seconds, shown
 from headgate.errors import InputError, ScenarioError
 from headgate.sim.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
@@ -82,15 +82,20 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
     jobs = tuple(reader.jobs(_rows(table, "job")))
     hosts = tuple(_hosts(_table(table, "cluster")))
     duration_s = seconds(table.get("duration", "1h"), "duration", error=ScenarioError)
+    control_after_s = seconds(table.get("control_after", 0), "control_after", zero=True, error=ScenarioError)
     if not jobs:
         raise ScenarioError("there are no jobs; give at least one [[job]]")
+    if control_after_s >= duration_s:
+        raise ScenarioError(
+            f"control_after is {show_seconds(control_after_s)}, but the run ends after {show_seconds(duration_s)}"
+        )
     return Scenario(
         name=path.stem,
         title=str(table.get("title", path.stem)),
         figure=str(table.get("figure", "")),
         engine=choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError),
         duration_s=duration_s,
-        control_after_s=seconds(table.get("control_after", 0), "control_after", zero=True, error=ScenarioError),
+        control_after_s=control_after_s,
         hosts=hosts,
         jobs=jobs,
         events=tuple(_events(_rows(table, "event"), reader, jobs, hosts)),
@@ -182,10 +187,10 @@ def _lanes(value: Any, what: str) -> int:
     return _whole(value, what, low=1)
 
 
-def _whole(value: Any, what: str, low: int) -> int:
-    amount = number(value, what, low=low, error=ScenarioError)
+def _whole(value: Any, what: str, low: int, high: int = 10_000) -> int:
+    amount = number(value, what, low=low, high=high, error=ScenarioError)
     if amount != int(amount):
-        raise ScenarioError(f"{what} is {value!r}; it must be a whole number")
+        raise ScenarioError(f"{what} is {shown(value)}; it must be a whole number")
     return int(amount)
 
 
@@ -216,8 +221,13 @@ class _JobReader:
             yield self._job(_nth(row, copy), first + copy, numbered=count > 1)
 
     def _job(self, row: Table, number_: int, numbered: bool) -> JobSpec:
-        name = str(row.get("name", "job")).replace("#", str(number_))
-        if numbered and "#" not in str(row.get("name", "")):
+        given = row.get("name")
+        if not isinstance(given, str) or not given.strip() or not given.isprintable():
+            raise ScenarioError(
+                f"a job's name is {shown(given) if given is not None else 'missing'}; it must be text to print"
+            )
+        name = given.replace("#", str(number_))
+        if numbered and "#" not in given:
             name = f"{name}{number_}"
         with about(f'job "{name}"', ScenarioError):
             operators = self._scaled(self._job_operators(row), row)
@@ -231,9 +241,9 @@ class _JobReader:
             return _operators(row["operators"], "operators")
         wanted = row.get("topology")
         if not isinstance(wanted, str) or wanted not in self.topologies:
-            raise ScenarioError(
-                f"topology is {shown(wanted)}; known are {', '.join(self.topologies) or 'none'}.{did_you_mean(wanted, self.topologies)}"
-            )
+            given = shown(wanted) if wanted is not None else "missing"
+            hint = did_you_mean(wanted, self.topologies)
+            raise ScenarioError(f"topology is {given}; known are {', '.join(self.topologies)}.{hint}")
         return self.topologies[str(wanted)]
 
     def _scaled(self, operators: tuple[OperatorSpec, ...], row: Table) -> tuple[OperatorSpec, ...]:
@@ -301,14 +311,16 @@ def _events(
     for index, row in enumerate(rows, 1):
         with about(f"event {index}", ScenarioError):
             check_fields(row, EVENT_FIELDS, ScenarioError)
-            timed.append((seconds(row.get("at", 0), "at", zero=True, error=ScenarioError), index, row))
+            if "at" not in row:
+                raise ScenarioError('at is missing: when does it happen? Such as at = "30m"')
+            timed.append((seconds(row["at"], "at", zero=True, error=ScenarioError), index, row))
     for at_s, index, row in sorted(timed, key=lambda entry: entry[:2]):
         with about(f"event {index}", ScenarioError):
             yield from _event(at_s, row, reader, running, {host.name for host in hosts})
 
 
 def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts: set[str]) -> Iterable[Event]:
-    kind = choice(row.get("kind"), "kind", EVENT_KINDS, ScenarioError)
+    kind = choice(row.get("kind", "missing"), "kind", EVENT_KINDS, ScenarioError)
     if kind == "add":
         return [Event(at_s, kind, job.name, job=job) for job in _added(row, reader, running)]
     if kind in ("remove", "intent"):
@@ -337,7 +349,7 @@ def _event_value(kind: str, row: Table) -> float:
     if "value" not in row:
         raise ScenarioError(f"value is missing: {kind} needs one")
     if kind == "slow-host":
-        return number(row["value"], "value", above=0, error=ScenarioError)
+        return number(row["value"], "value", above=0, high=1, error=ScenarioError)
     return number(row["value"], "value", low=0, error=ScenarioError)
 
 

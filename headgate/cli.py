@@ -23,6 +23,7 @@ from headgate.errors import HeadgateError, InputError
 from headgate.screen import Screen, advice_lines, since_start
 
 if TYPE_CHECKING:
+    from headgate.config import Settings
     from headgate.core.metrics import View
     from headgate.core.state import Decision
     from headgate.journal import SqliteJournal
@@ -55,7 +56,7 @@ def run_command(arguments: Sequence[str]) -> int:
     """Run a command; whatever goes wrong on purpose is told in one line."""
     try:
         code = cli.main(list(arguments), prog_name="headgate", standalone_mode=False)
-        sys.stdout.flush()
+        print(end="", flush=True)  # unlike sys.stdout.flush(), also where the shell closed the output
         return code if isinstance(code, int) else 0
     except HeadgateError as error:
         return _tell(str(error), error.exit_code)
@@ -63,10 +64,19 @@ def run_command(arguments: Sequence[str]) -> int:
         return _tell(error.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except MemoryError:
+        return _tell("there is not enough memory for this; ask for fewer jobs, hosts or hours", 1)
     except BrokenPipeError:
-        # The interpreter flushes once more at its end; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return PIPE_CLOSED
+    except OSError as error:
+        _leave_stdout()
+        return _tell(f"{error.filename or 'the output'}: {error.strerror or error}", 1)
+
+
+def _leave_stdout() -> None:
+    """The interpreter flushes once more at its end; there is nobody left to tell."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(sentence: str, code: int) -> int:
@@ -74,9 +84,9 @@ def _tell(sentence: str, code: int) -> int:
     return code
 
 
-def _console(stderr: bool = False) -> Console:
+def _console() -> Console:
     """A console that does not squeeze tables into 80 columns when it writes to a file."""
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(highlight=False)
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH, highlight=False)
 
 
@@ -99,10 +109,15 @@ def _print_json(value: Any) -> None:
 as_json = click.option("--json", "json_too", is_flag=True, help="End with one line of JSON.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(headgate.__version__, prog_name="headgate", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Share one cluster among many streaming jobs, by intent."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 # -- simulate --------------------------------------------------------------------------------------------------------------------
@@ -166,17 +181,25 @@ def _simulate_one(experiment: Experiment, seed: int, journal: str | None, watch:
     from headgate.sim.simulate import simulate as simulate_scenario
 
     scenario = experiment.load()
-    with _opened(journal) as opened, _progress(scenario.name, rounds_in(scenario), hidden=watch) as progress:
-        count = counting(lambda: progress.advance(progress.task_ids[0]))
-        with _watching(scenario, watch) as watcher:
-            return simulate_scenario(scenario, seed, opened, experiment.observe_only, watcher, count)
+    with _opened(journal, scenario.settings) as opened:
+        restored = opened.restore() if opened is not None else None
+        with (
+            _progress(scenario.name, rounds_in(scenario), hidden=watch) as progress,
+            _watching(scenario, watch) as watcher,
+        ):
+            count = counting(lambda: progress.advance(progress.task_ids[0]))
+            done = simulate_scenario(scenario, seed, opened, experiment.observe_only, watcher, count)
+    if restored is not None and restored.at_s < done.runs[scenario.policies[0]].times_s[-1]:
+        click.echo(f"went on from {since_start(restored.at_s)} of the journal", err=True)
+    return done
 
 
 @contextmanager
-def _opened(journal: str | None) -> Iterator[SqliteJournal | None]:
+def _opened(journal: str | None, settings: Settings) -> Iterator[SqliteJournal | None]:
     if journal is None:
         yield None
         return
+    from headgate.config import snapshots_needed
     from headgate.journal import SqliteJournal
 
     path = Path(journal)
@@ -184,7 +207,7 @@ def _opened(journal: str | None) -> Iterator[SqliteJournal | None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path.parent}: cannot be created: {error.strerror}") from None
-    with SqliteJournal(path) as opened:
+    with SqliteJournal(path, window=snapshots_needed(settings)) as opened:
         try:
             yield opened
         except InputError as error:
@@ -239,23 +262,24 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
         .append(f": {scenario.title}", "not bold")
         .append(f" ({scenario.figure})" if scenario.figure else "", "not bold")
     )
+    size = f"{report.count(len(scenario.hosts), 'host')}, {report.count(len(scenario.jobs), 'job')}"
     yield (
-        f"{show_seconds(scenario.duration_s)} simulated, seed {done.seed}, {len(scenario.hosts)} hosts, {len(scenario.jobs)} jobs"
+        f"{show_seconds(scenario.duration_s)} simulated, seed {done.seed}, {size}"
         + ("; observed only: no action was carried out" if observe_only else "")
     )
     yield ""
     yield report.policies_table(done.runs)
-    yield f"\nJobs under {first.policy}, at the end:"
+    yield f"\nJobs under {first.policy}, at the end; met: share of the time under control:"
     yield report.jobs_table(first)
-    tables = (
-        report.sweep_table(done.variants) if done.variants else None,
-        report.bars_table(done.bars) if done.bars else None,
-        report.paper_table(scenario.paper) if scenario.paper else None,
-    )
-    for table in filter(None, tables):
+    below: list[Sequence[RenderableType]] = [
+        (report.sweep_table(done.variants), _text(report.sweep_answer(done.variants))) if done.variants else (),
+        (report.bars_table(done.bars),) if done.bars else (),
+        (report.paper_table(scenario.paper),) if scenario.paper else (),
+        advice_lines(first.advice),
+    ]
+    for parts in filter(None, below):
         yield ""
-        yield table
-    yield from advice_lines(first.advice)
+        yield from parts
 
 
 def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: bool) -> int:
@@ -271,7 +295,10 @@ def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: 
             progress.advance(progress.task_ids[0])
     together = report.by_name(bars)
     worst = [report.worst(of_name) for of_name in together.values()]
-    _print(_text(f"{scenario.name}: {scenario.title}; {seeds} seeds"), "", report.spread_of_satisfaction(results))
+    title = f"{scenario.name}: {scenario.title}; {report.count(seeds, 'seed')}"
+    _print(_text(title), "", report.spread_of_satisfaction(results))
+    if scenario.sweep:
+        _print("", report.spread_of_sweep(results))
     if together:
         _print("", report.spread_of_bars(together, seeds))
     if json_too:
@@ -291,8 +318,13 @@ def _check_picture(plot: str | None) -> None:
     path = Path(plot)
     if path.suffix.lower() not in PICTURES:
         raise InputError(f'--plot is "{plot}"; it must end in {", ".join(PICTURES)}')
-    if not path.absolute().parent.is_dir():
-        raise InputError(f'--plot is "{plot}"; there is no folder "{path.parent}"')
+    existed = path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise InputError(f'--plot is "{plot}", which cannot be written: {error.strerror}') from None
+    if not existed:
+        path.unlink()
 
 
 def _draw(done: Simulated, plot: str) -> None:
@@ -392,7 +424,8 @@ def _status(record: RoundRecord, about: Mapping[str, str]) -> Iterator[Renderabl
     clock = _clock_time(record.at_s) if by_the_clock else since_start(record.at_s)
     yield screen.headline(screen.Cluster(record.score, record.max_score), record.phase, (), clock)
     yield from screen.jobs_table(screen.rows_of_round(record))
-    yield _text(f" {record.decision}")
+    if record.decision != record.phase:
+        yield _text(f" {record.decision}")
     yield from screen.advice_lines(record.advice)
 
 
@@ -416,7 +449,7 @@ def demo() -> None:
     for leftover in Path(DEMO_JOURNAL).parent.glob(f"{Path(DEMO_JOURNAL).name}*"):
         leftover.unlink()
     _print(Text(scenario.title, "bold"), "")
-    with _opened(DEMO_JOURNAL) as journal, _watching(scenario, watch=True) as watcher:
+    with _opened(DEMO_JOURNAL, scenario.settings) as journal, _watching(scenario, watch=True) as watcher:
         controlled = run_on(scenario, "headgate", 0, journal, False, watcher)
     with _progress("the same without control", _rounds(scenario)) as progress:
         alone = run(scenario, "static", 0, watch=counting(lambda: progress.advance(progress.task_ids[0])))
@@ -455,7 +488,7 @@ def _next_commands(controlled: Run) -> Iterator[RenderableType]:
 @click.argument("name", metavar="NAME")
 @as_json
 def bench(name: str, json_too: bool) -> None:
-    """Measure the simulator or the controller."""
+    """Measure one of three things: simulator, controller, sizing."""
     from dataclasses import asdict
 
     from headgate.bench import bench as measure

@@ -11,6 +11,7 @@ Only changes are told. A round in which nothing happened to the job leaves no li
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +28,10 @@ from headgate.ports import Effect, JobRecord, Journal, RecordedAction, RoundReco
 
 RATE_CHANGE = 0.25
 """Input that moved by more than this share since it was last told is told again."""
-RATE_SETTLED = 0.1
-"""A rate is told once it moves by less than this share per round: the steps of a sliding window are not news."""
+RATE_SETTLED, RATE_STAYED_S = 0.1, 120.0
+"""A rate is told once it has stayed within this share of itself for so long: a ramp is news when it ends."""
+ADVICE_AGAIN_S = 86400.0
+"""The same advice is told again after so long at the earliest."""
 START_KEY, CLOCK_KEY, WALL_CLOCK = "start_s", "clock", "wall"
 """Notes about a run that say how its times are shown."""
 
@@ -93,7 +96,8 @@ class _Told:
     met: bool | None = None
     utility: float | None = None
     rate_told: float | None = None
-    rate_before: float | None = None
+    rate_since: tuple[float, float] | None = None
+    """Since when the input has been about the same, and what it was then."""
     missed: JobRecord | None = None
     intent: tuple[str, float] | None = None
 
@@ -101,14 +105,19 @@ class _Told:
 def _measured(view: _View) -> Iterator[Line]:
     told = _Told()
     for at_s, now in view.pairs():
-        sentences = [*_intent_changed(told, now), *_input_changed(told, now), *_goal_changed(told, now)]
+        _follow_rate(told, at_s, now.arrival_rows_s)
+        sentences = [*_intent_changed(told, now), *_input_changed(told, at_s, now), *_goal_changed(told, now)]
         _remember(told, now)
         if sentences:
             yield Line(at_s, "; ".join(sentences), _job_facts(now))
 
 
+def _follow_rate(told: _Told, at_s: float, rate: float | None) -> None:
+    if rate is not None and (told.rate_since is None or _moved(told.rate_since[1], rate, RATE_SETTLED)):
+        told.rate_since = (at_s, rate)
+
+
 def _remember(told: _Told, now: JobRecord) -> None:
-    told.rate_before = now.arrival_rows_s
     told.intent = (now.intent, now.worth)
     if told.rate_told is None:
         told.rate_told = now.arrival_rows_s
@@ -129,18 +138,18 @@ def _intent_changed(told: _Told, now: JobRecord) -> Iterator[str]:
         yield f"worth changed from {_points(worth)} to {_points(now.worth)}"
 
 
-def _input_changed(told: _Told, now: JobRecord) -> Iterator[str]:
+def _input_changed(told: _Told, at_s: float, now: JobRecord) -> Iterator[str]:
     before, rate = told.rate_told, now.arrival_rows_s
-    if before is None or rate is None or not _moved(before, rate, RATE_CHANGE):
+    if before is None or rate is None or told.rate_since is None or not _moved(before, rate, RATE_CHANGE):
         return
     # What breaks or mends an intent is told with it, even if the rate is still on its way.
-    if _goal_moved(told, now) or not _moved(told.rate_before, rate, RATE_SETTLED):
+    if _goal_moved(told, now) or at_s - told.rate_since[0] >= RATE_STAYED_S:
         told.rate_told = rate
         yield _rate_sentence(before, rate)
 
 
-def _moved(before: float | None, now: float, share: float) -> bool:
-    return before is None or abs(now - before) > share * before
+def _moved(before: float, now: float, share: float) -> bool:
+    return abs(now - before) > share * before
 
 
 def _rate_sentence(before: float, now: float) -> str:
@@ -226,19 +235,20 @@ def _job_facts(now: JobRecord) -> Facts:
 
 
 def _advised(view: _View) -> Iterator[Line]:
-    """Advice that names the job, once, as long as nothing but its figures change."""
+    """Advice that names the job, once a day while nothing but its figures change."""
     named = re.compile(rf"(?<![\w-]){re.escape(view.job)}(?![\w-])")
-    before: set[str] = set()
+    told_s: dict[str, float] = {}
     for round_ in view.rounds:
-        current = {_without_figures(text): text for text in round_.advice if named.search(text)}
-        for pattern, text in current.items():
-            if pattern not in before:
+        for text in filter(named.search, round_.advice):
+            gist = _gist(text)
+            if round_.at_s - told_s.get(gist, -math.inf) >= ADVICE_AGAIN_S:
+                told_s[gist] = round_.at_s
                 yield Line(round_.at_s, text, {"what": "advice"})
-        before = set(current)
 
 
-def _without_figures(text: str) -> str:
-    return re.sub(r"\d[\d.,:]*", "#", text)
+def _gist(text: str) -> str:
+    """What the advice is about: what comes before a colon, without figures."""
+    return re.sub(r"\d[\d.,]*", "#", text.partition(": ")[0])
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class MemoryJournal:
 
     def purge(self, before_s: float) -> int:
         """Delete rounds before this time, keep all actions; returns how many rounds went."""
-        # Called every round, and simulated time never steps back: mostly there is nothing to copy.
+        # Time never steps back: mostly there is nothing to copy.
         if not self._rounds or self._rounds[0].at_s >= before_s:
             return 0
         before = len(self._rounds)

@@ -203,7 +203,7 @@ def _rest(rows: Sequence[Row]) -> list[Text]:
         return []
     missing = sum(row.met is False for row in rows)
     told = f"{missing} of them miss their intents" if missing else "none of them misses its intent"
-    return [Text(f" and {len(rows)} more jobs; {told}", "dim")]
+    return [Text(f" and {len(rows)} more job{'s' if len(rows) > 1 else ''}; {told}", "dim")]
 
 
 def _cells(row: Row) -> tuple[Text | str, ...]:
@@ -327,4 +327,4 @@ def thinned(values: Sequence[float], count: int) -> list[float]:
 
 def advice_lines(advice: Iterable[str]) -> list[Text]:
     """What a person may want to do."""
-    return [Text(f" advice: {text}", "yellow") for text in advice]
+    return [Text(f"advice: {text}", "yellow") for text in advice]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import headgate
 from headgate import cli, config
+from headgate.bench import NAMES
 from headgate.cli import run_command
 from headgate.core.model import Outcome
 from headgate.journal import MemoryJournal, SqliteJournal
@@ -70,6 +72,21 @@ def said(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.fixture
+def resumed(capsys: pytest.CaptureFixture[str]):
+    """Run a command that goes on from a journal; returns what it printed and from where it went on."""
+
+    def run_it(*arguments: object) -> tuple[str, str]:
+        code = run_command([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        told = re.fullmatch(r"went on from (\S+) of the journal\n", err)
+        assert code == 0
+        assert told is not None
+        return out, told[1]
+
+    return run_it
+
+
+@pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]):
     """Run a command that should be refused; returns the one sentence."""
 
@@ -100,7 +117,7 @@ def test_simulate_ends_with_one_object(said, scenario):
     assert (result["scenario"], result["seed"]) == ("three", 0)
     assert list(result["policies"]) == ["headgate", "static"]
     ours = result["policies"]["headgate"]
-    assert list(ours) == ["satisfaction", "converged_s", "actions", "jobs", "log", "advice"]
+    assert list(ours) == ["satisfaction", "all_met", "converged_s", "actions", "jobs", "log", "advice"]
     assert list(ours["satisfaction"]) == ["mean", "p5", "p15", "p50", "p90"]
     assert ours["jobs"]["T3"] == {"utility": 30.0, "max_utility": 30.0, "met": True, "reconfigurations": 1}
     assert [one["job"] for one in ours["log"]] == ["T3", "T2"]
@@ -112,8 +129,23 @@ def test_simulate_ends_with_one_object(said, scenario):
 def test_simulate_prints_policies_and_jobs(said, scenario):
     out = said("simulate", scenario)
     assert "Three jobs, two of them too small" in out
-    assert any(line.startswith("headgate ") and "%" in line for line in out.splitlines())
-    assert any(line.startswith("T3 ") and "yes" in line for line in out.splitlines())
+    assert any(line.startswith("headgate ") and line.rstrip().endswith("2 reconfigure") for line in out.splitlines())
+    assert any(line.startswith("T3 ") and "30/30" in line for line in out.splitlines())
+
+
+def test_tables_fit_eighty_columns(said, scenario, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    scenario.write_text(SCENARIO + SWEEP)
+    lines = said("simulate", scenario).splitlines()
+    assert lines[1] == "20 min simulated, seed 0, 4 hosts, 3 jobs"
+    assert lines[3].split() == ["policy", "mean", "%", "p5", "p15", "p50", "p90", "converged", "actions"]
+    assert lines[5].endswith("2 reconfigure")
+    assert [len(line.split()) for line in lines if line.startswith(("T1 ", "T2 ", "T3 "))] == [11] * 3
+
+
+def test_one_of_a_thing_is_singular(said, scenario):
+    scenario.write_text(SCENARIO.replace("count = 3", "count = 1").replace("hosts = 4", "hosts = 1"))
+    assert "1 host, 1 job\n" in said("simulate", scenario, "--policy", "static")
 
 
 def test_same_seed_gives_the_same_result(said, scenario):
@@ -136,10 +168,16 @@ def test_sweep_has_an_entry_per_value(said, scenario):
     ]
 
 
+def test_sweep_ends_with_where_all_intents_are_kept(said, scenario):
+    scenario.write_text(SCENARIO + SWEEP)
+    out = said("simulate", scenario, "--policy", "static")
+    assert "hosts: at none of them does static keep all intents for at least 99 % of the time\n" in out
+
+
 def test_settings_reach_the_variants(said, scenario):
     scenario.write_text(SCENARIO + SWEEP)
-    arguments = ("simulate", scenario, "--policy", "headgate", "--set", "warm_up_s=5000", "--json")
-    result = last_line(said(*arguments))
+    never = ("--set", "warm_up_s=5000", "--set", "window_s=5000")
+    result = last_line(said("simulate", scenario, "--policy", "headgate", *never, "--json"))
     assert result["policies"]["headgate"]["log"] == []
     assert all(one["policies"]["headgate"]["log"] == [] for one in result["sweep"])
 
@@ -165,6 +203,15 @@ def test_seeds_show_the_spread_and_the_worst(said, scenario):
     assert [one["seed"] for one in result["seeds"]] == [0, 1]
     assert all("log" not in policy for one in result["seeds"] for policy in one["policies"].values())
     assert "median" in out
+
+
+def test_seeds_show_the_spread_of_the_sweep(said, scenario):
+    scenario.write_text(SCENARIO + SWEEP)
+    out = said("simulate", scenario, "--policy", "static", "--seeds", 2, "--json")
+    for of_seed in last_line(out)["seeds"]:
+        assert [(one["value"], one["policies"]["static"]["all_met"]) for one in of_seed["sweep"]] == [(2, 0), (4, 0)]
+    rows = [line.split() for line in out.splitlines()]
+    assert ["4", "static", "0.0", "%", "0.0", "%", "0.0", "%"] in rows
 
 
 def test_bar_that_does_not_hold_is_told_by_the_exit_code_only_when_strict(monkeypatch, scenario, capsys):
@@ -224,6 +271,7 @@ def test_mistake_in_a_scenario_is_one_sentence(refused, scenario, old, new, sent
         (["{}", "--trace", "nothing.csv"], "nothing.csv"),
         (["{}", "--hours", "nan"], "hours is nan; it must be"),
         (["{}", "--hours", "-1"], "hours is -1.0; it must be"),
+        (["{}", "--hours", "0.001"], "runs for 3.6 s, but its first round under control ends after 3.5 min"),
         (["{}", "--seed", "-1"], "--seed"),
         (["{}", "--seeds", "0"], "--seeds"),
         (["{}", "--seeds", "2", "--journal", "j"], "--journal is for one run"),
@@ -232,7 +280,8 @@ def test_mistake_in_a_scenario_is_one_sentence(refused, scenario, old, new, sent
         (["{}", "--set", "rounds_s=5"], 'Did you mean "round_s"?'),
         (["{}", "--set", "round_s=nan"], 'setting "round_s" is'),
         (["{}", "--plot", "a.txt"], "it must end in"),
-        (["{}", "--plot", "no/where/a.png"], "there is no folder"),
+        (["{}", "--plot", "no/where/a.png"], "cannot be written: No such file or directory"),
+        (["{}", "--plot", "/proc/a.png"], "cannot be written"),
         (["{}", "--wacth"], "--wacth"),
         ([], "NAME|FILE"),
     ],
@@ -250,9 +299,30 @@ def test_missing_journal_is_one_sentence(refused):
     assert refused("status", "--journal", "nothing.sqlite").startswith('there is no journal "nothing.sqlite"')
 
 
-def test_file_that_is_no_journal_is_one_sentence(scenario, capsys):
-    assert run_command(["status", "--journal", str(scenario)]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+def test_file_that_is_no_journal_is_one_sentence(refused, scenario, tmp_path):
+    assert "file is not a database" in refused("status", "--journal", scenario)
+    assert "Is a directory" in refused("simulate", scenario, "--journal", tmp_path)
+
+
+def test_picture_that_could_be_drawn_is_not_touched_before_the_run(refused, scenario, tmp_path):
+    refused("simulate", scenario, "--plot", tmp_path / "a.png", "--policy", "hedgate")
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_full_disk_is_one_sentence():
+    command = [sys.executable, "-m", "headgate.cli", "scenarios"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (1, "headgate: the output: No space left on device\n")
+
+
+def test_lack_of_memory_is_one_sentence(monkeypatch, capsys):
+    def hungry() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(config, "describe", hungry)
+    assert run_command(["settings"]) == 1
+    assert capsys.readouterr().err.startswith("headgate: there is not enough memory")
 
 
 def test_interrupt_is_quiet(monkeypatch, capsys):
@@ -288,6 +358,7 @@ def test_status_is_the_last_round(said, scenario, tmp_path):
     said("simulate", scenario, "--journal", journal)
     out = said("status", "--journal", journal)
     assert "utility 60/60  converged  0:20:00" in out
+    assert out.count("converged") == 1
     record = last_line(said("status", "--journal", journal, "--json"))
     assert (record["at_s"], record["score"], list(record["jobs"])) == (1200.0, 60.0, ["T1", "T2", "T3"])
 
@@ -301,6 +372,15 @@ def test_journal_of_another_run_is_refused(said, refused, scenario, tmp_path):
     )
     other = scenario.rename(tmp_path / "other.toml")
     assert "is of scenario three, not other" in refused("simulate", other, "--journal", journal)
+
+
+@pytest.mark.parametrize(("first", "then"), [([], ["--observe-only"]), (["--observe-only"], [])])
+def test_journal_is_either_of_a_run_that_acts_or_of_one_that_observes(said, refused, scenario, tmp_path, first, then):
+    arguments = ("simulate", scenario, "--policy", "headgate", "--hours", "0.1", "--journal", tmp_path / "j.sqlite")
+    said(*arguments, *first)
+    begun = "with" if first else "without"
+    assert f"the journal was begun {begun} --observe-only" in refused(*arguments, *then)
+    assert said(*arguments, *first)
 
 
 def test_journal_of_an_edited_scenario_is_refused(said, refused, scenario, tmp_path):
@@ -317,19 +397,21 @@ def test_run_that_is_complete_is_told_again(said, scenario, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["headgate", "manual", "threshold"])
-def test_longer_run_goes_on_from_the_journal(said, scenario, tmp_path, policy):
+def test_longer_run_goes_on_from_the_journal(said, resumed, scenario, tmp_path, policy):
     arguments = ("simulate", scenario, "--policy", policy, "--json")
     said(*arguments, "--hours", "0.08", "--journal", tmp_path / "j.sqlite")
-    assert said(*arguments, "--journal", tmp_path / "j.sqlite") == said(*arguments)
+    out, from_where = resumed(*arguments, "--journal", tmp_path / "j.sqlite")
+    assert out == said(*arguments)
+    assert from_where == "0:04:40"
 
 
 @pytest.mark.parametrize("actions", [1, 2])
-def test_run_killed_in_the_middle_ends_like_one_that_was_not(said, scenario, tmp_path, actions):
+def test_run_killed_in_the_middle_ends_like_one_that_was_not(said, resumed, scenario, tmp_path, actions):
     journal = tmp_path / "j.sqlite"
     arguments = ("simulate", scenario, "--policy", "headgate", "--hours", "1.5", "--json")
     kill_after(actions, journal, [*arguments, "--journal", journal])
-    resumed, uninterrupted = said(*arguments, "--journal", journal), said(*arguments)
-    assert last_line(resumed) == last_line(uninterrupted)
+    (went_on, _), uninterrupted = resumed(*arguments, "--journal", journal), said(*arguments)
+    assert last_line(went_on) == last_line(uninterrupted)
     with SqliteJournal(journal, read_only=True) as written:
         times = [(one.at_s, one.action.job, one.applied) for one in written.actions()]
         rounds = [one.at_s for one in written.rounds()]
@@ -399,6 +481,7 @@ def test_help_fits_a_screen(said):
     out = said("--help")
     assert "simulate" in out
     assert len(out.splitlines()) < 24
+    assert said() == out
 
 
 def test_scenarios_are_listed(said):
@@ -427,6 +510,10 @@ def test_demo_runs_and_says_what_to_try_next(said, scenario, tmp_path, monkeypat
     assert "without control" in out
     assert said("demo") == out
     assert "missed its intent" in said("explain", "T3", "--journal", ".headgate/demo.sqlite")
+
+
+def test_help_names_the_benchmarks(said):
+    assert ", ".join(NAMES) in said("bench", "--help")
 
 
 def test_unknown_benchmark_is_one_sentence(refused):

@@ -164,20 +164,25 @@ def test_tells_a_changed_intent_and_worth() -> None:
 
 
 def with_rates(*rates_rows_s: float) -> MemoryJournal:
-    return of(*(dataclasses.replace(MET, arrival_rows_s=rate) for rate in rates_rows_s))
+    """A rate per minute."""
+    journal = MemoryJournal()
+    for minute, rate in enumerate(rates_rows_s):
+        write(journal, 60.0 * minute, dataclasses.replace(MET, arrival_rows_s=rate))
+    return journal
 
 
 @pytest.mark.parametrize(
     ("rates_rows_s", "sentences"),
     [
-        ((1010, 3040, 3040), ["0:00:20  input rose from 1,010 to 3,040 rows/s"]),
-        ((3040, 3040, 1010, 1010), ["0:00:30  input fell from 3,040 to 1,010 rows/s"]),
-        ((1000, 1240, 1240), []),
-        ((1000, 1500, 2000, 2500, 3000, 3000, 3000), ["0:00:50  input rose from 1,000 to 3,000 rows/s"]),
+        ((1010, 3040, 3040, 3040), ["0:03:00  input rose from 1,010 to 3,040 rows/s"]),
+        ((1010, 3040, 3040, 1010, 1010, 1010), []),
+        ((3040, 3040, 1010, 1010, 1010), ["0:04:00  input fell from 3,040 to 1,010 rows/s"]),
+        ((1000, 1240, 1240, 1240), []),
+        ((1000, 1500, 2000, 2500, 3000, 3000, 3000), ["0:06:00  input rose from 1,000 to 3,000 rows/s"]),
         ((1000, 2000, 1000, 2000, 1000), []),
-        ((1000, 1090, 1180, 1270, 1270), ["0:00:30  input rose from 1,000 to 1,270 rows/s"]),
-        ((2.5, 0, 0), ["0:00:20  input stopped (it was 2.5 rows/s)"]),
-        ((0, 0, 12, 12), ["0:00:30  input began (12 rows/s)"]),
+        ((1000, 1200, 1400, 1400, 1450, 1400), ["0:04:00  input rose from 1,000 to 1,450 rows/s"]),
+        ((2.5, 0, 0, 0), ["0:03:00  input stopped (it was 2.5 rows/s)"]),
+        ((0, 0, 12, 12, 12), ["0:04:00  input began (12 rows/s)"]),
     ],
 )
 def test_tells_input_that_changed_once_it_has_settled(rates_rows_s: tuple[float, ...], sentences: list[str]) -> None:
@@ -244,16 +249,31 @@ def test_tells_actions_of_rounds_that_were_deleted() -> None:
     ]
 
 
-def test_tells_advice_about_the_job_once_while_only_its_figures_change() -> None:
+def test_tells_advice_about_the_job_once_a_day() -> None:
     journal = MemoryJournal()
     for at_s, minutes in ((0, 60), (10, 59), (20, 58)):
         write(journal, at_s, MET, advice=(f"page-load is skipped for another {minutes} min", "page-load-2 is hungry"))
     write(journal, 30, MET)
-    write(journal, 40, MET, advice=("page-load is skipped for another 60 min",))
+    for at_s in (40, 86_390, 86_400, 86_410):
+        write(journal, at_s, MET, advice=("page-load is skipped for another 50 min",))
     assert told(journal) == [
         "0:00:00  page-load is skipped for another 60 min",
-        "0:00:40  page-load is skipped for another 60 min",
+        "24:00:00  page-load is skipped for another 50 min",
     ]
+
+
+def test_advice_with_other_figures_is_the_same_advice() -> None:
+    journal = MemoryJournal()
+    for at_s, rest in ((0, "utility 0.5 of 90"), (10, "utility 9.99e-05 of 90"), (20, "utility less than 0.01 of 90")):
+        write(journal, at_s, MET, advice=(f"page-load is hungry: {at_s} reconfigurations; {rest}",))
+    assert told(journal) == ["0:00:00  page-load is hungry: 0 reconfigurations; utility 0.5 of 90"]
+
+
+def test_says_why_a_loss_was_kept() -> None:
+    journal = acted(GIVE, Outcome(True))
+    write(journal, 60, MET)
+    journal.effect(1, Effect(60, 311.0, 290.0, 13.1, 90.0, "kept, though it cost topk the intent"))
+    assert told(journal)[-1].endswith("total 311 -> 290. Kept, though it cost topk the intent.")
 
 
 def test_suggests_the_job_that_was_meant() -> None:

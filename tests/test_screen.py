@@ -14,7 +14,17 @@ from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, ActionKind, Cause, Graph, HostReading, Job, JobAllocation, Operator
 from headgate.ports import JobRecord, RoundRecord
-from headgate.screen import Happened, Screen, jobs_table, rows_of_round, since_start, sparkline, table, thinned
+from headgate.screen import (
+    Happened,
+    Screen,
+    advice_lines,
+    jobs_table,
+    rows_of_round,
+    since_start,
+    sparkline,
+    table,
+    thinned,
+)
 
 GRAPH = Graph.of(Operator("parse"), Operator("look-up", ("parse",)))
 HOSTS = (HostReading("host-1", 8, 2.0), HostReading("host-2", 8, 4.0))
@@ -128,6 +138,10 @@ def test_sparkline_clips_and_keeps_the_newest(history, expected):
 def test_thinned_keeps_both_ends():
     assert thinned(range(1000), 4) == [0, 333, 666, 999]
     assert thinned([1.0], 4) == [1.0]
+
+
+def test_advice_begins_at_the_margin():
+    assert [line.plain for line in advice_lines(["add hosts"])] == ["advice: add hosts"]
 
 
 def test_times_pass_the_day():

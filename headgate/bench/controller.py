@@ -52,17 +52,20 @@ def _on_disk(folder: Path) -> SqliteJournal:
     return SqliteJournal(folder / "journal.sqlite")
 
 
-IN_MEMORY, ON_DISK = "journal in memory", "journal on disk"
-JOURNALS: Mapping[str, OpenJournal] = {IN_MEMORY: lambda _: MemoryJournal(), ON_DISK: _on_disk}
+JOURNALS: Mapping[str, OpenJournal] = {"journal in memory": lambda _: MemoryJournal(), "journal on disk": _on_disk}
 
 
 def measure() -> Result:
     """Milliseconds per round, in memory and on disk, and how they grow with the number of jobs."""
     costs_s = _costs_s([_Case(count, name, opened) for count in (FEW, MANY) for name, opened in JOURNALS.items()])
-    few, many = (statistics.median(costs_s[count, IN_MEMORY]) for count in (FEW, MANY))
-    name = f"a round of {MANY:,} jobs costs so many times a round of {FEW}"
     figures = [figure for (count, journal), of_case in costs_s.items() for figure in _figures(count, journal, of_case)]
-    return Result(tuple(figures), (Bar(name=name, value=many / few, op="<=", bar=LIMIT_RATIO),))
+    return Result(tuple(figures), tuple(_bar(journal, costs_s) for journal in JOURNALS))
+
+
+def _bar(journal: str, costs_s: Mapping[tuple[int, str], Sequence[float]]) -> Bar:
+    few, many = (statistics.median(costs_s[count, journal]) for count in (FEW, MANY))
+    name = f"a round of {MANY:,} jobs costs so many times a round of {FEW}, {journal}"
+    return Bar(name=name, value=many / few, op="<=", bar=LIMIT_RATIO)
 
 
 def _figures(count: int, name: str, costs_s: Sequence[float]) -> list[Figure]:

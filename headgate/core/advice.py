@@ -21,6 +21,6 @@ def advice(state: State, view: View, settings: Settings) -> tuple[str, ...]:
         if job is not None and steps >= settings.hungry_steps and name in state.skipped:
             lines.append(
                 f"{name} is hungry: {steps} reconfigurations to {sum(job.allocation.lanes.values())} lanes gained too little;"
-                f" utility {job.utility or 0:.3g} of {job.worth:g}; ask for less, or look at the job"
+                f" utility {job.utility or 0:.2f} of {job.worth:g}; ask for less, or look at the job"
             )
     return tuple(lines)

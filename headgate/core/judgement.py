@@ -80,20 +80,22 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
         total_after=situation.total,
         utility_before=trial.utilities.get(trial.job) if trial.job else None,
         utility_after=job.utility if job is not None else None,
-        text=_in_words(trial, harmful, plateaued, situation),
+        text=_in_words(trial, fell, harmful, plateaued, situation),
         fell=fell,
         harmful=harmful,
         plateaued=plateaued,
     )
 
 
-def _in_words(trial: Trial, harmful: bool, plateaued: bool, situation: Situation) -> str:
+def _in_words(trial: Trial, fell: bool, harmful: bool, plateaued: bool, situation: Situation) -> str:
     if harmful:
         return "did harm" if trial.kind is ActionKind.RECONFIGURE else "helped nobody"
     if plateaued and trial.job is not None:
         return f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
     broken = [name for name in trial.touched if name != trial.job and _lost_by(name, trial, situation)]
-    return f"kept, though it cost {', '.join(broken)} the intent" if broken else "kept"
+    if broken:
+        return f"kept, though it cost {', '.join(broken)} the intent"
+    return "kept; the loss is not its fault" if fell else "kept"
 
 
 def _lost_by(name: str, trial: Trial, situation: Situation) -> bool:

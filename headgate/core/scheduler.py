@@ -222,7 +222,7 @@ def _throttle(now: Situation) -> Result:
     name, lanes = job.job.name, job.allocation.lanes
     left = {operator: _throttled_lanes(job, operator, count, now.settings) for operator, count in lanes.items()}
     cause = Cause(
-        f"{name} gets {job.utility or 0:.3g} of {job.worth:g} out of {sum(lanes.values())} lanes and nothing helps it;"
+        f"{name} gets {job.utility or 0:.2f} of {job.worth:g} out of {sum(lanes.values())} lanes and nothing helps it;"
         f" {sum(left.values())} lanes leave the cores to the others",
         {"utility": job.utility or 0.0, "worth": job.worth},
     )

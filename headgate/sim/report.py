@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.core.metrics import JobView
-from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
+from headgate.core.state import Phase
 from headgate.sim.bars import Bar
 from headgate.sim.run import Run, actions_by_kind
 from headgate.sim.spec import Scenario, Variant
@@ -24,6 +24,10 @@ Runs = Mapping[str, Run]
 Variants = Sequence[tuple[Variant, Runs]]
 
 PERCENTILES = (5, 15, 50, 90)
+ALL = 1 - 1e-9
+"""A satisfaction from here on means that all intents are met; sums are rounded."""
+KEPT = 0.99
+"""Share of the time in which all intents hold, from which on they count as kept."""
 
 # -- for machines ----------------------------------------------------------------------------------------------------------------
 
@@ -74,6 +78,7 @@ def run_summary(run: Run) -> Summary:
     """One policy: how satisfied the jobs were, what was done, and how it ended."""
     return {
         "satisfaction": satisfaction(run),
+        "all_met": all_met(run),
         "converged_s": converged_s(run),
         "actions": dict(actions_by_kind(run.log)),
         "jobs": {name: _job_summary(run, job) for name, job in final_jobs(run).items()},
@@ -89,6 +94,22 @@ def satisfaction(run: Run) -> dict[str, float | None]:
         return {"mean": None, **{f"p{percentile}": None for percentile in PERCENTILES}}
     at = np.percentile(values, PERCENTILES).tolist()
     return {"mean": statistics.fmean(values)} | {f"p{p}": value for p, value in zip(PERCENTILES, at, strict=True)}
+
+
+def all_met(run: Run) -> float | None:
+    """Share of the time under control in which all intents were met."""
+    return _share_met(value for _, value in run.controlled())
+
+
+def job_met(run: Run, job: str) -> float | None:
+    """Share of the time under control in which the job's intent was met."""
+    pairs = run.series[job].pairs("satisfaction") if job in run.series else []
+    return _share_met(value for at_s, value in pairs if at_s > run.scenario.control_after_s)
+
+
+def _share_met(values: Iterable[float]) -> float | None:
+    met = [value >= ALL for value in values if not math.isnan(value)]
+    return sum(met) / len(met) if met else None
 
 
 def converged_s(run: Run) -> float | None:
@@ -151,23 +172,35 @@ def _margin(bar: Bar) -> float:
 
 
 def policies_table(runs: Runs) -> Table:
-    """A row per policy."""
-    table = _table("policy", "mean", *(f"p{p}" for p in PERCENTILES), "converged after", *(k.value for k in ActionKind))
+    """A row per policy; satisfaction in per cent."""
+    table = _table("policy", "mean %", *(f"p{p}" for p in PERCENTILES), "converged", "actions")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for name, run in runs.items():
-        counts = actions_by_kind(run.log)
-        shares = [percent(value) for value in satisfaction(run).values()]
-        _add(table, name, *shares, duration(converged_s(run)), *(str(counts[kind.value]) for kind in ActionKind))
+        shares = [_bare_percent(value) for value in satisfaction(run).values()]
+        done = [f"{number} {kind}" for kind, number in actions_by_kind(run.log).items() if number]
+        _add(table, name, *shares, ended(run), ", ".join(done) or "none")
     return table
 
 
+def ended(run: Run) -> str:
+    """How long it took to converge, if that is how it ended, with all intents met."""
+    phase = run.phases[-1] if run.phases else ""
+    if phase == Phase.CONVERGED.value:
+        return duration(converged_s(run)) if all(job.met for job in final_jobs(run).values()) else "gave up"
+    return "no" if phase == Phase.SEARCHING.value else "-"
+
+
 def jobs_table(run: Run, limit: int = 40) -> Table:
-    """A row per job, as it ended."""
-    table = _table("job", "intent", "worth", "utility", "met", "reconfigurations", "lanes")
-    for name, job in list(final_jobs(run).items())[:limit]:
-        met, utility = _ended(job)
-        count = str(run.reconfigurations(name))
-        lanes = str(sum(job.allocation.lanes.values()))
-        _add(table, name, job.job.intent.describe(), figure(job.worth), utility, met, count, lanes)
+    """A row per job, as it ended; `met` is over the whole time under control."""
+    table = _table("job", "intent", "latency", "juice", "utility", "met", "reconf.", "lanes")
+    jobs = final_jobs(run)
+    for name, job in list(jobs.items())[:limit]:
+        utility = Text(f"{points(job.utility)}/{points(job.worth)}", "red" if job.met is False else "")
+        measured = duration(job.latency_s), "-" if job.juice is None else f"{_cut(job.juice, 1000):.3f}"
+        counts = str(run.reconfigurations(name)), str(sum(job.allocation.lanes.values()))
+        _add(table, name, job.job.intent.describe(), *measured, utility, percent(job_met(run, name)), *counts)
+    if len(jobs) > limit:
+        _add(table, f"and {count(len(jobs) - limit, 'more job')}")
     return table
 
 
@@ -186,19 +219,39 @@ def _ended(job: JobView) -> tuple[str | Text, str]:
 
 
 def sweep_table(variants: Variants) -> Table:
-    """A row per point of the sweep."""
-    label = variants[0][0].label
-    policies = list(variants[0][1])
-    columns = [f"{policy}: {what}" for policy in policies for what in ("mean", "p5", "converged after", "actions")]
-    table = _table(label, *columns)
+    """A row per point of the sweep and policy; all met: the share of the time in which no intent was missed."""
+    table = _table(variants[0][0].label, "policy", "all met", "mean", "p5", "converged", "actions", left=2)
     for variant, runs in variants:
-        _add(table, _value(variant.value), *(cell for policy in policies for cell in _sweep_cells(runs[policy])))
+        for index, (policy, run) in enumerate(runs.items()):
+            stats = satisfaction(run)
+            shares = [percent(share) for share in (all_met(run), stats["mean"], stats["p5"])]
+            _add(table, "" if index else _value(variant.value), policy, *shares, ended(run), str(len(run.log)))
     return table
 
 
-def _sweep_cells(run: Run) -> tuple[str, ...]:
-    stats = satisfaction(run)
-    return percent(stats["mean"]), percent(stats["p5"]), duration(converged_s(run)), str(len(run.log))
+def sweep_answer(variants: Variants) -> str:
+    """Where the sweep's first policy keeps all intents, in a sentence."""
+    policy = next(iter(variants[0][1]))
+    order = sorted(variants, key=lambda one: one[0].value) if to_scale(variants) else variants
+    kept = [(all_met(runs[policy]) or 0.0) >= KEPT for _, runs in order]
+    values = [_value(variant.value) for variant, _ in order]
+    most = f"all intents for at least {100 * KEPT:g} % of the time"
+    keeps = f"keeps {most}"
+    label = variants[0][0].label
+    if not any(kept):
+        return f"{label}: at none of them does {policy} keep {most}"
+    if all(kept):
+        return f"{label}: {policy} {keeps} at all of them"
+    if to_scale(variants) and kept == sorted(kept):
+        return f"{label}: {values[kept.index(True)]} is the least at which {policy} {keeps}"
+    if to_scale(variants) and kept == sorted(kept, reverse=True):
+        return f"{label}: {values[kept.index(False) - 1]} is the most at which {policy} {keeps}"
+    return f"{label}: {policy} {keeps} at {', '.join(v for v, holds in zip(values, kept, strict=True) if holds)}"
+
+
+def to_scale(variants: Variants) -> bool:
+    """Whether the points of the sweep are numbers."""
+    return not any(isinstance(variant.value, str) for variant, _ in variants)
 
 
 def bars_table(bars: Sequence[Bar]) -> Table:
@@ -211,8 +264,8 @@ def bars_table(bars: Sequence[Bar]) -> Table:
 
 def paper_table(paper: Mapping[str, str]) -> Table:
     """What the paper reports."""
-    table = _table("in the paper", "")
-    table.columns[1].justify = "left"
+    table = _table("in the paper", "", left=2)
+    table.columns[1].no_wrap = False
     for name, text in paper.items():
         _add(table, name, text)
     return table
@@ -238,6 +291,17 @@ def spread_of_satisfaction(results: Sequence[Summary]) -> Table:
     return table
 
 
+def spread_of_sweep(results: Sequence[Summary]) -> Table:
+    """A row per point of the sweep and policy: the share of the time in which all intents were met, over the seeds."""
+    points_ = results[0]["sweep"]
+    table = _table(points_[0]["label"], "policy: all met", "min", "median", "max", left=2)
+    for index, point in enumerate(points_):
+        for policy in point["policies"]:
+            shares = [one["sweep"][index]["policies"][policy]["all_met"] for one in results]
+            _add(table, _value(point["value"]), policy, *spread_cells(shares, percent))
+    return table
+
+
 def spread_cells(values: Sequence[float | None], show: Any) -> tuple[str, str, str]:
     """Lowest, median and highest of the values that are known."""
     known = [value for value in values if value is not None and not math.isnan(value)]
@@ -246,10 +310,11 @@ def spread_cells(values: Sequence[float | None], show: Any) -> tuple[str, str, s
     return show(min(known)), show(statistics.median(known)), show(max(known))
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+def _table(*columns: str, left: int = 1) -> Table:
+    """A table whose first `left` columns are words; where it is too wide, words wrap and figures do not."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=index == 0, overflow="fold")
+        table.add_column(column, justify="right" if index >= left else "left", no_wrap=index > 0, overflow="fold")
     return table
 
 
@@ -272,8 +337,26 @@ def points(utility: float | None) -> str:
 
 def percent(share: float | None) -> str:
     """A share in per cent."""
-    # Cut, not rounded: 99.98 % is not all of it.
-    return "-" if share is None or math.isnan(share) else f"{math.floor(1000 * share) / 10:.1f} %"
+    bare = _bare_percent(share)
+    return bare if bare == "-" else f"{bare} %"
+
+
+def _bare_percent(share: float | None) -> str:
+    return "-" if share is None or math.isnan(share) else f"{100 * _cut(share, 1000):.1f}"
+
+
+def _cut(share: float, parts: int) -> float:
+    """Cut, not rounded: 99.98 % is not all of it."""
+    return math.floor(parts * share + 1e-9) / parts
+
+
+def count(number: int, thing: str) -> str:
+    """A number of things.
+
+    >>> count(1, "host"), count(2, "host")
+    ('1 host', '2 hosts')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def duration(value_s: float | None) -> str:

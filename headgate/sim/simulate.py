@@ -12,7 +12,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from headgate.config import settings_from
-from headgate.core.quantities import choice
+from headgate.core.quantities import choice, show_seconds
 from headgate.errors import InputError
 from headgate.explain import CLOCK_KEY
 from headgate.ports import Journal
@@ -48,7 +48,18 @@ class Experiment:
         if self.hours is not None:
             scenario = with_hours(scenario, self.hours)
         policies = tuple(dict.fromkeys(choice(name, "policy", POLICIES) for name in self.policies or scenario.policies))
-        return _changed(scenario, self.settings, policies)
+        return _long_enough(_changed(scenario, self.settings, policies))
+
+
+def _long_enough(scenario: Scenario) -> Scenario:
+    """Refuse a run without a single round under control."""
+    least_s = scenario.control_after_s + scenario.settings.round_s
+    if scenario.duration_s < least_s - 1e-6:
+        raise InputError(
+            f"{scenario.name} runs for {show_seconds(scenario.duration_s)}, but its first round under control ends"
+            f" after {show_seconds(least_s)}; give more --hours"
+        )
+    return scenario
 
 
 def _traced(scenario: Scenario, path: Path) -> Scenario:
@@ -124,11 +135,11 @@ def run_on(
     """One run; with a journal that was begun before, the whole run all the same."""
     if journal is None:
         return run(scenario, policy, seed, None, watch, observe_only)
-    _claim(journal, _about(scenario, seed, policy))
+    _claim(journal, _about(scenario, seed, policy, observe_only))
     return run(scenario, policy, seed, journal, watch, observe_only)
 
 
-def _about(scenario: Scenario, seed: int, policy: str) -> dict[str, str]:
+def _about(scenario: Scenario, seed: int, policy: str, observe_only: bool) -> dict[str, str]:
     same = dataclasses.replace(scenario, duration_s=0.0, policies=(), sweep=())  # a run may be made longer
     fingerprint = f"{zlib.crc32(repr(same).encode()):08x}"
     return {
@@ -136,20 +147,18 @@ def _about(scenario: Scenario, seed: int, policy: str) -> dict[str, str]:
         "seed": str(seed),
         "policy": policy,
         "content": fingerprint,
+        "begun": "with --observe-only" if observe_only else "without --observe-only",
         CLOCK_KEY: VIRTUAL_CLOCK,
     }
 
 
 def _claim(journal: Journal, wanted: Mapping[str, str]) -> None:
-    """A journal belongs to one scenario as it was written then, one seed and one policy."""
+    """A journal belongs to one scenario as it was written then, one seed and one policy, with or without its actions."""
     known = journal.about()
+    sentences = {"content": "was begun before the scenario was changed", "begun": f"was begun {known.get('begun')}"}
     for key, value in wanted.items():
         if known.get(key, value) != value:
-            what = (
-                f"is of {key} {known[key]}, not {value}"
-                if key != "content"
-                else "was begun before the scenario was changed"
-            )
+            what = sentences.get(key, f"is of {key} {known[key]}, not {value}")
             raise InputError(f"the journal {what}; give another file, or delete it to start afresh")
     for key, value in wanted.items():
         journal.set_about(key, value)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from headgate.core.intents import Intent
+from headgate.core.model import ActionKind
 from headgate.sim import report
 from headgate.sim.bars import Bar
 from headgate.sim.loads import Steady
 from headgate.sim.plot import draw
-from headgate.sim.run import Logged, Run, run
-from headgate.sim.spec import HostSpec, JobSpec, OperatorSpec, Scenario, Variant
+from headgate.sim.run import Logged, Run, Series, run
+from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
 
 
 def scenario(**changes: object) -> Scenario:
@@ -48,6 +51,59 @@ def test_satisfaction_of_nothing_is_unknown():
 def test_converged_is_told_in_seconds_of_control():
     assert report.converged_s(made([], converged_at_s=[340.0, 500.0])) == 40.0
     assert report.converged_s(made([])) is None
+
+
+def test_all_met_is_the_share_of_the_controlled_time_that_could_be_read():
+    assert report.all_met(made([0.0, 1.0, math.nan, 1 - 1e-12, 0.999])) == pytest.approx(2 / 3)
+    assert report.all_met(made([])) is None
+
+
+def test_share_of_a_job_counts_from_when_control_began():
+    found = made([1.0, 1.0, 0.9], series={"T1": Series()})
+    for at_s, value in ((290.0, 0.0), (310.0, 1.0), (320.0, 0.9), (330.0, 1.0), (340.0, 1.0)):
+        found.series["T1"].append(at_s, value, 1.0, 0.0, 100.0, 100.0)
+    assert report.job_met(found, "T1") == 0.75
+    assert report.job_met(found, "T2") is None
+
+
+@pytest.mark.parametrize(
+    ("phases", "rate", "shown"),
+    [
+        (["not converged", "converged"], 100, "40 s"),
+        (["not converged", "converged"], 100_000, "gave up"),
+        (["converged", "not converged"], 100, "no"),
+        (["static"], 100, "-"),
+        ([], 100, "-"),
+    ],
+)
+def test_converged_counts_only_if_it_ended_so_with_all_intents_met(phases, rate, shown):
+    job = dataclasses.replace(scenario().jobs[0], loads={"spout": Steady(rate)})
+    final = run(scenario(jobs=(job,)), "static", 0).final
+    assert report.ended(made([], phases=phases, converged_at_s=[340.0], final=final)) == shown
+
+
+@pytest.mark.parametrize(
+    ("shares", "values", "answer"),
+    [
+        ([0, 1, 1], [2, 3, 4], "hosts: 3 is the least at which headgate keeps"),
+        ([1, 1, 0], [4, 3, 2], "hosts: 3 is the least at which headgate keeps"),
+        ([1, 1, 0], [2, 3, 4], "hosts: 3 is the most at which headgate keeps"),
+        ([1, 0, 1], [2, 3, 4], "hosts: headgate keeps all intents for at least 99 % of the time at 2, 4"),
+        ([0, 1, 1], ["few", "some", "many"], "hosts: headgate keeps all intents for at least 99 % of the time at some"),
+        ([1, 1], [2, 3], "hosts: headgate keeps all intents for at least 99 % of the time at all of them"),
+        ([0, 0.98], [2, 3], "hosts: at none of them does headgate keep"),
+        ([0, 0.99], [2, 3], "hosts: 3 is the least"),
+    ],
+)
+def test_sweep_is_answered_in_a_sentence(shares, values, answer):
+    variants = [
+        (
+            Variant("hosts", value, scenario()),
+            {"headgate": made([0.0] * (101 - round(100 * share)) + [1.0] * round(100 * share))},
+        )
+        for share, value in zip(shares, values, strict=True)
+    ]
+    assert report.sweep_answer(variants).startswith(answer)
 
 
 def test_reconfigurations_count_for_the_job_they_are_for():
@@ -107,6 +163,13 @@ def test_worst_holds_only_if_all_hold():
     assert not report.worst([*bars, Bar(name="actions", value=11.0, op="<=", bar=10)]).holds
 
 
+@pytest.mark.parametrize(
+    ("share", "shown"), [(None, "-"), (0.9998, "99.9 %"), (1 - 1e-14, "100.0 %"), (0.29, "29.0 %"), (1.0, "100.0 %")]
+)
+def test_shares_are_cut_not_rounded(share, shown):
+    assert report.percent(share) == shown
+
+
 @pytest.mark.parametrize(("value", "shown"), [(None, "-"), (math.nan, "-"), (0.12345, "0.1235"), (12345.6, "12,346")])
 def test_figures_are_short(value, shown):
     assert report.figure(value) == shown
@@ -119,8 +182,53 @@ def test_picture_is_drawn_for_any_number_of_policies(tmp_path, policies):
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_picture_of_a_sweep_is_drawn(tmp_path):
+def drawn(path: Path, scenario_: Scenario, runs: dict[str, Run], variants: report.Variants = ()) -> str:
+    """A picture as text: what is written in an SVG stands in its comments."""
+    draw(scenario_, runs, variants, path / "picture.svg")
+    return (path / "picture.svg").read_text()
+
+
+@pytest.mark.parametrize("values", [(10, "many"), (10, 20), (1, 1000)])
+def test_picture_of_a_sweep_is_drawn(tmp_path, values):
     runs = {"headgate": run(scenario(), "headgate", 0)}
-    variants = [(Variant("hosts", hosts, scenario()), runs) for hosts in (10, "many")]
-    draw(scenario(), runs, variants, tmp_path / "sweep.svg")
-    assert "<svg" in (tmp_path / "sweep.svg").read_text()
+    variants = [(Variant("hosts", value, scenario()), runs) for value in values]
+    picture = drawn(tmp_path, scenario(), runs, variants)
+    assert "Time in which all intents are met" in picture
+    assert all(f"<!-- {value} -->" in picture for value in values)
+
+
+def test_picture_tells_events_and_the_time_that_could_not_be_read(tmp_path):
+    events = (
+        Event(400.0, "fail-link"),
+        Event(500.0, "restore-link"),
+        Event(500.0, "cpu-load"),
+        Event(500.0, "cpu-load"),
+    )
+    cut_off = scenario(events=events)
+    picture = drawn(tmp_path, cut_off, {"headgate": run(cut_off, "headgate", 0)})
+    assert "fail-link -->" in picture
+    assert "restore-link, 2 x cpu-load -->" in picture
+    assert "<!-- not read -->" in picture
+    assert "<!-- Input per job -->" in picture
+
+
+def test_picture_counts_the_actions_that_find_no_room(tmp_path):
+    found = run(scenario(), "static", 0)
+    found.log = [logged(kind.value, "T1", "T1") for kind in ActionKind]
+    picture = drawn(tmp_path, scenario(), {"headgate": found})
+    assert f"<!-- +{len(ActionKind) - 3} more actions -->" in picture
+    found.log = found.log[:3]
+    assert "more actions" not in drawn(tmp_path, scenario(), {"headgate": found})
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "shown"), [("memory", 0.01, True), ("one", 0.01, False), ("one", 0.06, True)]
+)
+def test_picture_shows_memory_where_it_matters(tmp_path, name, share, shown):
+    found = run(scenario(), "static", 0)
+    found.memory = [share] * len(found.times_s)
+    assert ("Memory in use" in drawn(tmp_path, scenario(name=name), {"static": found})) == shown
+
+
+def test_picture_of_nothing_is_drawn(tmp_path):
+    assert "<svg" in drawn(tmp_path, scenario(), {"headgate": Run(scenario(), "headgate", 0)})

@@ -106,10 +106,13 @@ def _measured(view: _View) -> Iterator[Line]:
     told = _Told()
     for at_s, now in view.pairs():
         _follow_rate(told, at_s, now.arrival_rows_s)
-        sentences = [*_intent_changed(told, now), *_input_changed(told, at_s, now), *_goal_changed(told, now)]
+        moved = list(_input_changed(told, at_s, now))
+        sentences = [*_intent_changed(told, now), *_goal_changed(told, now)]
+        if moved and not sentences and told.rate_since is not None:
+            yield Line(told.rate_since[0], moved[0], _job_facts(now))  # told late, but it happened then
+        elif sentences:
+            yield Line(at_s, "; ".join([*moved, *sentences]), _job_facts(now))
         _remember(told, now)
-        if sentences:
-            yield Line(at_s, "; ".join(sentences), _job_facts(now))
 
 
 def _follow_rate(told: _Told, at_s: float, rate: float | None) -> None:

@@ -137,8 +137,7 @@ def operator_juices(graph: Graph, span: Span) -> dict[str, Juice]:
             processed, offered = _edge_shares(graph, span, parent, name)
             for source, value in juices[parent].actual.items():
                 actual[source] = actual.get(source, 0.0) + value * processed
-            for source, value in juices[parent].ideal.items():
-                ideal[source] = ideal.get(source, 0.0) + value * offered
+                ideal[source] = ideal.get(source, 0.0) + juices[parent].ideal[source] * offered
         juices[name] = Juice(actual, ideal)
     return juices
 
@@ -173,8 +172,8 @@ def period_s(span: Span) -> float:
 def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[float, float]:
     """Share of the parent's rows that the child processed, and that it was offered."""
     children = graph.children[parent]
-    total = sum(span.sent(parent, other) for other in children)
     offered = span.sent(parent, child)
+    total = offered if len(children) == 1 else sum(span.sent(parent, other) for other in children)
     if total <= 0:
         reading = span.last.reading.operators
         waits = reading[parent].sent[child] > reading[child].processed[parent]
@@ -186,16 +185,20 @@ def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[flo
 def job_juice(graph: Graph, span: Span) -> float:
     """Eq. 6, with sink weights: what the sinks got of what they would get if nothing waited.
 
-    With equal weights the denominator is the number of sources, as in the paper.
+    With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so the sources are summed
+    on the way: no table per operator is needed.
     """
     if span.last.reading.backlog == 0:
         return 1.0  # nothing waits: no need to look at every edge
-    juices = operator_juices(graph, span)
-    got = due = 0.0
-    for sink in graph.sinks:
-        weight = graph.operators[sink].weight
-        got += weight * sum(juices[sink].actual.values())
-        due += weight * sum(juices[sink].ideal.values())
+    actual: dict[str, float] = {}
+    ideal: dict[str, float] = {}
+    for name, operator in graph.operators.items():
+        shares = [(parent, *_edge_shares(graph, span, parent, name)) for parent in operator.inputs]
+        actual[name] = sum(actual[parent] * processed for parent, processed, _ in shares)
+        ideal[name] = sum(ideal[parent] * offered for parent, _, offered in shares)
+        if not shares:
+            actual[name], ideal[name] = _source_juice(span, name), 1.0
+    got, due = (sum(graph.operators[sink].weight * juice[sink] for sink in graph.sinks) for juice in (actual, ideal))
     share = got / due
     return 1.0 if share > 1 else share  # a share that is no number stays one, so that nobody decides on it
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from headgate.config import Settings
 from headgate.core.metrics import JobView, View
@@ -120,16 +121,19 @@ class Decision:
     verdict: Verdict | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
-    """A state seen together with the measurements; conditions and acts of the table read it."""
+    """A state seen together with the measurements; conditions and acts of the table read it.
+
+    Many rules ask the same questions, so each answer is worked out once.
+    """
 
     state: State
     view: View
     settings: Settings
     verdict: Verdict | None = None
 
-    @property
+    @cached_property
     def missing(self) -> list[JobView]:
         """Jobs that miss their intents, in the order in which they get help."""
         return sorted((job for job in self.view.jobs.values() if job.met is False), key=self._urgency)
@@ -140,17 +144,17 @@ class Situation:
             return (utility / job.worth, -job.worth, job.job.name)
         return (-job.worth, utility, job.job.name)
 
-    @property
+    @cached_property
     def wanting(self) -> list[JobView]:
         """Jobs that miss their intents, have not been set aside and do not mend by themselves."""
         return [job for job in self.missing if not self.skips(job.job.name) and not mends(job, self.settings)]
 
-    @property
+    @cached_property
     def mending(self) -> list[JobView]:
         """Jobs that miss their intents, but not for long any more."""
         return [job for job in self.missing if mends(job, self.settings)]
 
-    @property
+    @cached_property
     def uneasy(self) -> list[JobView]:
         """Jobs that meet their intents by so little that the next fluctuation breaks them (beyond the paper)."""
         close = (job for job in self.view.jobs.values() if job.met and brink(job) > self.settings.brink)
@@ -165,19 +169,19 @@ class Situation:
         """Whether a change of the job was not carried out lately."""
         return self.view.at_s < self.state.declined.get(name, 0.0)
 
-    @property
+    @cached_property
     def score(self) -> float:
         """What is to be maximised."""
         if self.settings.objective == "lowest":
             return min((job.satisfaction or 0.0 for job in self.view.jobs.values()), default=1.0)
         return self.total
 
-    @property
+    @cached_property
     def total(self) -> float:
         """Utility of all jobs, whatever the objective."""
         return sum(job.utility or 0.0 for job in self.view.jobs.values())
 
-    @property
+    @cached_property
     def warming_up(self) -> list[JobView]:
         """Jobs that cannot be judged yet, for want of measurements."""
         enough_s = self.settings.warm_up_s - 1e-6
@@ -187,7 +191,7 @@ class Situation:
             if job.utility is None or job.span is None or job.span.seconds < enough_s
         ]
 
-    @property
+    @cached_property
     def max_score(self) -> float:
         """The score when all intents are met."""
         return 1.0 if self.settings.objective == "lowest" else sum(job.worth for job in self.view.jobs.values())

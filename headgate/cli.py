@@ -125,7 +125,7 @@ def cli(context: click.Context) -> None:
 
 @cli.command()
 @click.argument("scenario", metavar="NAME|FILE")
-@click.option("--policy", "policies", metavar="P", multiple=True, help="Run this policy; may be given several times.")
+@click.option("--policy", "policies", metavar="P[,P...]", multiple=True, help="Run these policies; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of all randomness [default: 0].")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Run seeds 0 to N-1 and show the spread.")
 @click.option("--trace", metavar="CSV", help="Let every load follow this trace (timestamp, rows).")
@@ -145,7 +145,8 @@ def simulate(
     """Run a scenario on the simulator, under one policy or several."""
     from headgate.sim.simulate import Experiment
 
-    experiment = Experiment(scenario, policies, trace, hours, _pairs(settings), observe_only)
+    named = tuple(name for given in policies for name in given.split(","))
+    experiment = Experiment(scenario, named, trace, hours, _pairs(settings), observe_only)
     if seeds is not None:
         _refuse_with_seeds(seed=seed is not None, plot=plot, journal=journal, watch=watch)
         return _simulate_seeds(experiment, seeds, strict, json_too)

@@ -518,3 +518,11 @@ def test_help_names_the_benchmarks(said):
 
 def test_unknown_benchmark_is_one_sentence(refused):
     assert 'Did you mean "simulator"?' in refused("bench", "simulater")
+
+
+def test_policies_may_be_given_in_one_word_or_several(said, scenario):
+    together = json.loads(said("simulate", scenario, "--policy", "headgate,static", "--json").splitlines()[-1])
+    apart = json.loads(
+        said("simulate", scenario, "--policy", "headgate", "--policy", "static", "--json").splitlines()[-1]
+    )
+    assert together == apart

@@ -185,7 +185,9 @@ def with_rates(*rates_rows_s: float) -> MemoryJournal:
         ((0, 0, 12, 12, 12), ["0:02:00  input began (12 rows/s)"]),
     ],
 )
-def test_tells_input_that_changed_for_good_as_of_when_it_did(rates_rows_s: tuple[float, ...], sentences: list[str]) -> None:
+def test_tells_input_that_changed_for_good_as_of_when_it_did(
+    rates_rows_s: tuple[float, ...], sentences: list[str]
+) -> None:
     assert told(with_rates(*rates_rows_s)) == sentences
 
 

@@ -14,8 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from headgate.sim.loads import Steady
 from headgate.sim.run import Run, run, sized_for
-from headgate.sim.spec import HostSpec, JobSpec, Scenario, Variant
+from headgate.sim.spec import JobSpec, Scenario, Variant
 
 Runs = Mapping[str, Run]
 Variants = Sequence[tuple[Variant, Runs]]
@@ -324,22 +325,25 @@ def _kept_at_peak(run_: Run, job: JobSpec) -> bool:
 
 
 def hosts_alone(scenario: Scenario, job: JobSpec) -> int:
-    """The fewest hosts on which one job, with lanes for its own peak, meets its intent all the time."""
-    peak = max(load.rate_rows_s(scenario.duration_s * i / 500) for load in job.loads.values() for i in range(501))
-    sized = sized_for(job, dict.fromkeys(job.loads, peak), scenario.settings.target_busy)
-    busiest_s = max(
-        range(0, int(scenario.duration_s), 60), key=lambda at: sum(x.rate_rows_s(at) for x in job.loads.values())
-    )
-    for count in range(1, 50):
-        hosts = tuple(
-            HostSpec(f"host-{i + 1}", scenario.hosts[0].cores, scenario.hosts[0].memory_gb) for i in range(count)
-        )
+    """The fewest hosts on which one job, with lanes for its own peak, meets its intent for half an hour of that peak."""
+    peaks = {
+        source: max(load.rate_rows_s(scenario.duration_s * i / 500) for i in range(501))
+        for source, load in job.loads.items()
+    }
+    sized = sized_for(job, peaks, scenario.settings.target_busy)
+    sized = dataclasses.replace(sized, loads={source: Steady(rate) for source, rate in peaks.items()})
+    for count in range(1, MOST_HOSTS):
+        hosts = tuple(dataclasses.replace(scenario.hosts[0], name=f"host-{i + 1}") for i in range(count))
         single = dataclasses.replace(
-            scenario, jobs=(sized,), hosts=hosts, duration_s=busiest_s + 1800.0, control_after_s=busiest_s, sweep=()
+            scenario, jobs=(sized,), hosts=hosts, duration_s=2100.0, control_after_s=300.0, events=(), sweep=()
         )
         if min(_satisfaction(run(single, "static", 0))) >= 1 - 1e-9:
             return count
-    return 50
+    return MOST_HOSTS
+
+
+MOST_HOSTS = 50
+"""Where the search for enough hosts ends."""
 
 
 _BARS: Mapping[str, Callable[[Scenario, Runs, Variants], list[Bar]]] = {

@@ -73,6 +73,12 @@ class Settings:
         0,
         1,
     )
+    crush: float = setting(
+        3.0,
+        "lanes per core",
+        "From this many runnable lanes per core on, hopeless jobs are throttled before others are helped.",
+        1,
+    )
     drop: float = setting(
         0.05,
         "share",

@@ -71,7 +71,10 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
     fell = situation.score < trial.score - noise
     harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
     if trial.kind is ActionKind.THROTTLE:
-        harmful = situation.score <= trial.score + noise
+        # While cores are still short it may take more than one job to make room for the others.
+        harmful = fell if situation.view.congested else situation.score <= trial.score + noise
+    if trial.kind is ActionKind.REDUCE:
+        harmful = fell and any(_lost_by(name, trial, situation) for name in trial.touched)
     plateaued = not harmful and _plateaued(trial, job, situation)
     return Verdict(
         kind=trial.kind,
@@ -89,7 +92,7 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
 
 def _in_words(trial: Trial, fell: bool, harmful: bool, plateaued: bool, situation: Situation) -> str:
     if harmful:
-        return "did harm" if trial.kind is ActionKind.RECONFIGURE else "helped nobody"
+        return "helped nobody" if trial.kind is ActionKind.THROTTLE else "did harm"
     if plateaued and trial.job is not None:
         return f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
     broken = [name for name in trial.touched if name != trial.job and _lost_by(name, trial, situation)]

@@ -102,6 +102,13 @@ def _hopeless_hog(now: Situation) -> bool:
     return _hog(now) is not None
 
 
+def _crushed(now: Situation) -> bool:
+    """So many lanes want each core that giving one job more only takes it from another."""
+    cores = sum(host.cores for host in now.view.hosts)
+    load = sum(host.load or 0.0 for host in now.view.hosts)
+    return load > now.settings.crush * cores and _hopeless_hog(now)
+
+
 def _mends(now: Situation) -> bool:
     return bool(now.mending)
 
@@ -227,7 +234,8 @@ def _throttle(now: Situation) -> Result:
         {"utility": job.utility or 0.0, "worth": job.worth},
     )
     action = Action(ActionKind.THROTTLE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
-    state = dataclasses.replace(remember_best(now.state, now), throttled=(*now.state.throttled, name))
+    state = set_aside(remember_best(now.state, now), job, now)
+    state = dataclasses.replace(state, throttled=(*now.state.throttled, name), stable=0)
     return _on_trial(state, action, now), Decision("", action.sentence, action)
 
 
@@ -249,7 +257,7 @@ def _hog(now: Situation) -> JobView | None:
         and job.job.name not in now.state.throttled
         and not now.declines(job.job.name)
     ]
-    return max(hopeless, key=_busy_lanes, default=None)
+    return max(hopeless, key=lambda job: _busy_lanes(job) / job.worth, default=None)
 
 
 def _busy_lanes(job: JobView) -> float:
@@ -479,6 +487,7 @@ TRANSITIONS: tuple[Rule, ...] = (
     Rule("prevent", EITHER, _on_the_brink, _prevent, SAME, "when a job is about to miss its intent and cores are free"),
     Rule("converge", SEARCHING, _all_met_and_stable, _rest, CONVERGED, "when all intents have held for 4 rounds"),
     Rule("hold", SEARCHING, _all_met, _count_stable, SEARCHING, "when all intents hold, but not yet for long"),
+    Rule("make room", SEARCHING, _crushed, _throttle, SEARCHING, "when far more lanes want to run than cores can, and a job is hopeless"),
     Rule("reconfigure", SEARCHING, _can_help, _reconfigure, SEARCHING, "when a job misses its intent and lanes or pace may help it"),
     Rule("catch up", SEARCHING, _mends, _wait_for_backlog, SEARCHING, "when a job has what it needs and works off its backlog"),
     Rule("throttle", SEARCHING, _hopeless_hog, _throttle, SEARCHING, "when a hopeless job takes the cores that others lack"),

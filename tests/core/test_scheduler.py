@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from headgate.config import Settings, settings_from
-from headgate.core.model import ActionKind
+from headgate.core.model import ActionKind, HostReading
 from headgate.core.scheduler import TRANSITIONS, transition_table, withdrawn
 from headgate.core.state import Decision, Phase, State
 from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started
 
 RULES = (
     "no data", "after outage", "new workload", "settle", "warm up", "reduce", "undo", "revert", "overtaken", "relax",
-    "prevent", "converge", "hold", "reconfigure", "catch up", "throttle", "give back", "give up", "fell", "rest",
+    "prevent", "converge", "hold", "make room", "reconfigure", "catch up", "throttle", "give back", "give up", "fell", "rest",
 )  # fmt: skip
 
 MISSING = Seen("page-load", latency_s=2.0, worth=35)
@@ -680,9 +680,35 @@ def test_throttling_that_helped_nobody_is_taken_back(others: tuple[Seen, ...]) -
     story = started(HOG, SHORT, *others)
     story.see(HOG, SHORT, *others, hosts=CONGESTED)
     for _ in range(60):
-        story.see(HOG, SHORT, *others, hosts=CONGESTED)
+        story.see(HOG, SHORT, *others)
     assert story.state.phase is Phase.CONVERGED
     assert story.lanes("hog") == 20
+
+
+def test_throttling_is_kept_while_cores_are_still_short() -> None:
+    story = started(HOG, SHORT)
+    story.see(HOG, SHORT, hosts=CONGESTED)
+    decision = story.wait(HOG, SHORT, hosts=CONGESTED)
+    assert decision.verdict is not None and not decision.verdict.harmful
+    assert story.lanes("hog") == 4
+
+
+CRUSHED = tuple(replace(host, load=4 * host.cores) for host in CONGESTED)
+
+
+HOPELESS_TOO = replace(MISSING, name="hopeless too", latency_s=50.0)
+
+
+@pytest.mark.parametrize(("hosts", "rule"), [(CRUSHED, "make room"), (CONGESTED, "reconfigure")])
+def test_room_is_made_before_anybody_is_helped_on_a_crushed_cluster(hosts: tuple[HostReading, ...], rule: str) -> None:
+    assert started(MISSING, HOPELESS_TOO, FINE).see(MISSING, HOPELESS_TOO, FINE, hosts=hosts).rule == rule
+
+
+def test_reduction_that_costs_a_job_its_intent_and_the_total_is_undone() -> None:
+    story, decision = after_harm()
+    assert decision.rule == "reduce"
+    verdict = story.wait(*(replace(seen, latency_s=9.0) for seen in SHRUNK), hosts=CONGESTED).verdict
+    assert verdict is not None and verdict.harmful
 
 
 # -- relax, pace

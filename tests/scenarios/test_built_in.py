@@ -46,10 +46,18 @@ def test_run_that_is_too_short_to_show_anything_holds_no_bar_by_accident(name):
     assert not all(bar.holds for bar in found)
 
 
-def test_constrained_shows_the_whole_repertoire():
-    found = run(load_scenario("constrained"), "headgate", 3)
-    assert {"reconfigure", "reduce", "throttle", "revert"} <= {entry.kind for entry in found.log}
+def test_constrained_cluster_is_searched_by_all_three_actions_and_called_oversubscribed():
+    found = run(load_scenario("constrained"), "headgate", 7)
+    assert {"reconfigure", "reduce", "revert"} <= {entry.kind for entry in found.log}
     assert any("oversubscribed" in line for line in found.advice)
+
+
+def test_crushed_cluster_keeps_most_jobs_by_throttling_some():
+    crushed = load_scenario("cluster-size").sweep[0].scenario
+    found = run(crushed, "headgate", 3)
+    assert found.final is not None
+    assert sum(bool(job.met) for job in found.final.jobs.values()) >= 0.4 * len(crushed.jobs)
+    assert any(entry.kind == "throttle" for entry in found.log)
 
 
 def test_impossible_job_is_called_hungry():

@@ -1,7 +1,26 @@
 """Headgate shares one cluster among many streaming jobs, by intent."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from headgate.core.intents import Intent
 
-__all__ = ["Intent", "__version__"]
+if TYPE_CHECKING:
+    from headgate.spark import sinks, sources
+    from headgate.spark.topology import Topology
+
+__all__ = ["Intent", "Topology", "__version__", "sinks", "sources"]
 
 __version__ = "0.1.0"
+
+_LATER = {"Topology": "headgate.spark.topology", "sinks": "headgate.spark.sinks", "sources": "headgate.spark.sources"}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs Spark is imported when it is first asked for: the simulator works without."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+    module = import_module(_LATER[name])
+    return getattr(module, name, module)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from headgate.errors import SettingError
 
@@ -187,14 +187,55 @@ class Settings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How jobs run on Spark."""
+
+    slots: int = setting(16, "slots", "Embedded Spark: tasks that run at once, of all jobs together.", 1, 1024)
+    driver_memory_mb: int = setting(2048, "MB", "Embedded Spark: memory of its JVM.", 512)
+    poll_s: float = setting(0.05, "s", "How often a job without new rows looks for some.", 0.01, 60)
+    retries: int = setting(
+        5, "times", "How often in a row a job that fails is started again before it counts as failed.", 0
+    )
+    back_off_s: float = setting(1.0, "s", "Wait before the first of these restarts; it doubles with each.", 0, 3600)
+    back_off_limit_s: float = setting(60.0, "s", "Longest wait before a restart.", 0)
+    stop_s: float = setting(60.0, "s", "How long a stop waits for the epoch in flight before it is cut off.", 0)
+    sampled_epochs: int = setting(
+        3, "epochs", "Epochs of each job per round whose tasks are looked at for their busy time.", 1, 100
+    )
+    first_pace_s: float = setting(
+        5.0,
+        "s",
+        "Longest pace that a job starts with, as far as its intent allows; the control loop goes on from there.",
+        0,
+    )
+    read_limit: int = setting(1_000_000, "rows", "Rows that an epoch reads at most from a source of Headgate's own.", 1)
+
+
+FAST: Mapping[str, float] = {
+    "round_s": 2.0,
+    "window_s": 12.0,
+    "warm_up_s": 6.0,
+    "settle_min_s": 6.0,
+    "settle_max_s": 20.0,
+    "outage_data_s": 10.0,
+    "catch_up_s": 20.0,
+    "patience_s": 40.0,
+    "skip_s": 60.0,
+    "linger_s": 20.0,
+    "retry_s": 20.0,
+}
+"""Settings for a small machine and an impatient person: the loop turns five times as fast and judges on less data."""
+
+
 def snapshots_needed(settings: Settings) -> int:
     """Snapshots that a restarted controller needs to go on with full windows."""
     return math.ceil(settings.window_s / settings.round_s) + 2
 
 
-def describe() -> list[dict[str, Any]]:
-    """All settings as rows: name, default, unit, text, range."""
-    return [{"name": f.name, "default": f.default, **f.metadata} for f in dataclasses.fields(Settings)]
+def describe(kind: type = Settings) -> list[dict[str, Any]]:
+    """All settings of a kind as rows: name, default, unit, text, range."""
+    return [{"name": f.name, "default": f.default, **f.metadata} for f in dataclasses.fields(kind)]
 
 
 def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Settings:
@@ -203,9 +244,28 @@ def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Se
     >>> settings_from({"round_s": "5"}).round_s
     5.0
     """
-    rows = {row["name"]: row for row in describe()}
-    changed = {name: _checked(name, value, rows) for name, value in values.items()}
-    return _consistent(dataclasses.replace(base or Settings(), **changed))
+    return _consistent(_replaced(base or Settings(), values, describe()))
+
+
+def all_settings_from(values: Mapping[str, Any], base: Settings | None = None) -> tuple[Settings, SparkSettings]:
+    """Settings of the loop and of Spark from one list of names.
+
+    >>> all_settings_from({"slots": "4", "round_s": 5})[1].slots
+    4
+    """
+    rows = [*describe(), *describe(SparkSettings)]
+    spark = {row["name"] for row in describe(SparkSettings)}
+    ours = {name: value for name, value in values.items() if name in spark}
+    loop = {name: value for name, value in values.items() if name not in spark}
+    return _consistent(_replaced(base or Settings(), loop, rows)), _replaced(SparkSettings(), ours, rows)
+
+
+Kind = TypeVar("Kind", Settings, SparkSettings)
+
+
+def _replaced(base: Kind, values: Mapping[str, Any], rows: list[dict[str, Any]]) -> Kind:
+    by_name = {row["name"]: row for row in rows}
+    return dataclasses.replace(base, **{name: _checked(name, value, by_name) for name, value in values.items()})
 
 
 def _consistent(settings: Settings) -> Settings:
@@ -253,8 +313,18 @@ def _number(name: str, value: Any, row: Mapping[str, Any]) -> float | int:
 
 def reference() -> str:
     """The settings reference as Markdown."""
-    lines = ["| setting | default | unit | meaning |", "|---|---|---|---|"]
-    for row in describe():
+    parts = [f"## {title}\n\n{_table(kind)}" for title, kind in KINDS.items()]
+    return "\n".join(parts)
+
+
+KINDS: Mapping[str, type] = {"The control loop": Settings, "Jobs on Spark": SparkSettings}
+
+
+def _table(kind: type) -> str:
+    lines = ["| setting | default | unit | meaning | `--fast` |", "|---|---|---|---|---|"]
+    for row in describe(kind):
         choices = f" One of {', '.join(row['choices'])}." if row["choices"] else ""
-        lines.append(f"| `{row['name']}` | {row['default']} | {row['unit']} | {row['text']}{choices} |")
+        lines.append(
+            f"| `{row['name']}` | {row['default']} | {row['unit']} | {row['text']}{choices} | {FAST.get(row['name'], '')} |"
+        )
     return "\n".join(lines) + "\n"

@@ -5,7 +5,11 @@ HeadgateError
 │   ├── IntentError       an intent cannot be what it says
 │   ├── GraphError        operators that do not form a job
 │   ├── ScenarioError     a scenario file that cannot be run
-│   └── SettingError      an unknown setting, or a value out of its range
+│   ├── SettingError      an unknown setting, or a value out of its range
+│   ├── JobFileError      a job file or a cluster file that cannot be run
+│   ├── UnknownJobError   there is no such job
+│   ├── DuplicateJobError another job has this name
+│   └── NoServiceError    no service runs where a command looked for one
 ├── JournalError      the journal cannot be read or written
 └── EngineError       an engine could not do what it was asked
 """
@@ -39,6 +43,22 @@ class ScenarioError(InputError):
 
 class SettingError(InputError):
     """A setting is unknown, or its value is out of range."""
+
+
+class JobFileError(InputError):
+    """A job file or a cluster file cannot be run as written."""
+
+
+class UnknownJobError(InputError):
+    """There is no job of this name."""
+
+
+class DuplicateJobError(InputError):
+    """There is another job of this name."""
+
+
+class NoServiceError(InputError):
+    """No service runs in this home directory."""
 
 
 class JournalError(HeadgateError):

@@ -31,6 +31,9 @@ class Policy(Protocol):
     def carried_out(self, at_s: float) -> None:
         """The action that was under way was carried out only now."""
 
+    def interrupted(self) -> None:
+        """Nobody watched for a while: fresh measurements come first."""
+
     def since_s(self) -> Mapping[str, float]:
         """From when on each job should be measured."""
 
@@ -64,6 +67,9 @@ class Headgate:
     def carried_out(self, at_s: float) -> None:
         self.state = scheduler.carried_out(self.state, at_s)
 
+    def interrupted(self) -> None:
+        self.state = scheduler.interrupted(self.state)
+
     def since_s(self) -> Mapping[str, float]:
         return self.state.since_s
 
@@ -91,6 +97,9 @@ class Static:
 
     def carried_out(self, at_s: float) -> None:
         """Nothing is awaited."""
+
+    def interrupted(self) -> None:
+        """Nothing depends on it."""
 
     def since_s(self) -> Mapping[str, float]:
         return {}

@@ -1,4 +1,4 @@
-"""What the controller needs from the world: an engine, a clock, a journal.
+"""What the controller and the service need from the world: an engine, a clock, a journal.
 
 Each port has one implementation that touches the world and one that does not, and one contract test suite for both.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
-from headgate.core.model import Action, Allocation, Job, Outcome, Snapshot
+from headgate.core.intents import Intent
+from headgate.core.model import Action, Allocation, Job, JobAllocation, Outcome, Snapshot
 
 
 class Engine(Protocol):
@@ -23,6 +25,66 @@ class Engine(Protocol):
 
     def apply(self, action: Action) -> Outcome:
         """Set the allocations that the action names; applying the same one twice changes nothing."""
+
+
+class JobPhase(Enum):
+    """Where a job stands in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    """It failed and is started again after a while."""
+    FAILED = "failed"
+    """It failed too often; only a person starts it again."""
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job in whatever phase it is, and why."""
+
+    phase: JobPhase
+    reason: str = ""
+    """What went wrong, in a sentence; empty if nothing did."""
+    share: int = 1
+    """Weight of the job among the others when slots are short."""
+    read_limit: int | None = None
+    """Rows that an epoch reads at most; None: as the settings say."""
+    since_s: float = 0.0
+
+
+class Jobs(Engine, Protocol):
+    """An engine whose jobs come and go while it runs; a name that it does not know is an `InputError`.
+
+    `jobs` and `observe` cover the jobs that run, `states` all of them. Every method may be called from any thread.
+    """
+
+    def submit(self, topology: Any, allocation: JobAllocation | None = None, paused: bool = False) -> None:
+        """Start a job, from its checkpoint if it has one; without an allocation, with that of its topology."""
+
+    def remove(self, name: str) -> None:
+        """Finish the epoch in flight, stop, and forget the job with its checkpoint."""
+
+    def pause(self, name: str) -> None:
+        """Finish the epoch in flight and stop; the checkpoint stays."""
+
+    def resume(self, name: str) -> None:
+        """Go on after a pause, or start a failed job again."""
+
+    def set_intent(self, name: str, intent: Intent) -> None:
+        """From the next round on."""
+
+    def set_share(self, name: str, share: int) -> None:
+        """From the next epoch on."""
+
+    def set_read_limit(self, name: str, rows: int | None) -> None:
+        """From the next epoch on; None: as the settings say."""
+
+    def states(self) -> Mapping[str, JobState]:
+        """All jobs, whatever became of them."""
+
+    def close(self) -> None:
+        """Finish the epochs in flight, stop everything."""
 
 
 class Clock(Protocol):

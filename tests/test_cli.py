@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate import cli, config
+from headgate import config
 from headgate.bench import NAMES
 from headgate.cli import run_command
 from headgate.core.model import Outcome
@@ -337,7 +337,7 @@ def test_interrupt_is_quiet(monkeypatch, capsys):
 def test_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m headgate.cli settings --markdown | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20, check=True)
-    assert (done.stdout, done.stderr) == ("|", "")
+    assert (done.stdout, done.stderr) == ("#", "")
 
 
 # -- the journal
@@ -501,19 +501,8 @@ def test_rules_are_a_table(said):
     assert said("rules").startswith("| rule | in | happens | then |")
 
 
-def test_demo_runs_and_says_what_to_try_next(said, scenario, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "DEMO", str(scenario))
-    out = said("demo")
-    assert "headgate explain T3 --journal .headgate/demo.sqlite" in out
-    assert "2 actions did it:" in out
-    assert "without control" in out
-    assert said("demo") == out
-    assert "missed its intent" in said("explain", "T3", "--journal", ".headgate/demo.sqlite")
-
-
 def test_help_names_the_benchmarks(said):
-    assert ", ".join(NAMES) in said("bench", "--help")
+    assert ", ".join(NAMES) in " ".join(said("bench", "--help").split())
 
 
 def test_unknown_benchmark_is_one_sentence(refused):

@@ -17,7 +17,7 @@ from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.policies import Headgate, policy_named
 from headgate.ports import Journal
 from headgate.sim.engine import SimulatedEngine
-from headgate.sim.loads import Steady, Steps
+from headgate.loads import Steady, Steps
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
 from tests.core.builders import PLAIN, Cluster, Response

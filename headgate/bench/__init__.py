@@ -1,16 +1,21 @@
-"""Benchmarks: how fast the simulator is, and what a round of the control loop costs. Never run as tests."""
+"""Benchmarks: what Headgate costs and what it is worth, beside what it is compared with. Never run as tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from headgate.core.quantities import choice
-from headgate.sim.bars import Bar
+from headgate.errors import InputError
 
-NAMES = ("simulator", "controller", "sizing")
+if TYPE_CHECKING:
+    from headgate.sim.bars import Bar
+
+NAMES = ("simulator", "controller", "sizing", "tenants", "overhead", "reconfigure", "fidelity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,11 @@ class Result:
     bars: tuple[Bar, ...]
 
 
-def bench(name: str) -> Result:
-    """Run the benchmark of that name; takes up to a few minutes."""
+def bench(name: str, plot: Path | None = None) -> Result:
+    """Run the benchmark of that name."""
     module = import_module(f"headgate.bench.{choice(name, 'benchmark', NAMES)}")
-    return cast(Callable[[], Result], module.measure)()
+    if plot is None:
+        return cast(Callable[[], Result], module.measure)()
+    if "plot" not in signature(module.measure).parameters:
+        raise InputError(f'benchmark "{name}" has nothing to draw; leave out --plot')
+    return cast(Callable[[Path], Result], module.measure)(plot)

@@ -445,6 +445,11 @@ def carried_out(state: State, at_s: float) -> State:
     return state if trial is None else dataclasses.replace(state, trial=dataclasses.replace(trial, at_s=at_s))
 
 
+def interrupted(state: State) -> State:
+    """The state when nobody watched for a while: what piled up since is not taken for the effect of anything."""
+    return dataclasses.replace(state, blind=True, sighted_s=None)
+
+
 def withdrawn(state: State, action: Action, at_s: float, settings: Settings) -> State:
     """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again at once."""
     reduced = state.reduced and action.kind is not ActionKind.REDUCE

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, Span, capacities, epoch_s, grace_s, newest, period_s, span_of
+from headgate.core.intents import Intent
+from headgate.core.metrics import ENOUGH_EPOCHS, JobView, Span, capacities, epoch_s, grace_s, newest, period_s, span_of
 from headgate.core.model import OUTSIDE, Graph, JobReading
 
 Lanes = Mapping[str, int]
@@ -162,11 +163,24 @@ def longest_pace_s(view: JobView, settings: Settings) -> float | None:
     intent = view.job.intent
     if intent.latency_s is None:
         return settings.round_s
-    most_s = settings.round_s if intent.juice is not None else math.inf  # juice is judged on sub-windows
+    # Juice is judged on sub-windows, latency on the window: each must see enough epochs.
+    most_s = settings.round_s if intent.juice is not None else settings.window_s / ENOUGH_EPOCHS
     per_second = _stages_s(view.span) / view.span.seconds
     fixed_s = max(0.0, duration_s - per_second * period_s(view.span))
     waits = 0.5 if intent.percentile is None else 1.0
     return max(0.0, min(most_s, (settings.pace_margin * intent.latency_s - fixed_s) / (waits + per_second)))
+
+
+def first_pace_s(intent: Intent, limit_s: float) -> float:
+    """The pace of a job that nobody has measured yet: half of what its intent allows is for waiting, half for the epoch."""
+    if intent.latency_s is None:
+        return 0.0
+    waits = 0.5 if intent.percentile is None else 1.0
+    return min(limit_s, FIRST_SHARE * intent.latency_s / waits)
+
+
+FIRST_SHARE = 0.35
+"""Share of its latency intent that a row of a new job waits for its epoch."""
 
 
 def keeps_pace(view: JobView) -> bool:

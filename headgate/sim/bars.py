@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from headgate.sim.loads import Steady
+from headgate.loads import Steady
 from headgate.sim.run import Run, run, sized_for
 from headgate.sim.spec import JobSpec, Scenario, Variant
 

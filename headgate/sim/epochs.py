@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, Graph, HostReading, JobAllocation, JobReading, OperatorReading
-from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
 
@@ -55,6 +54,7 @@ class EpochEngine(SimulatedEngine):
         self._outside_load: dict[str, float] = {}
         self._load_since = [0.0, 0.0]
         self._load = 0.0
+        self._costs = scenario.epoch_costs
         super().__init__(scenario, seed)
 
     # -- jobs
@@ -124,8 +124,8 @@ class EpochEngine(SimulatedEngine):
 
     def _stretch(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float]) -> tuple[float, float, float]:
         """How much the epoch is slowed by all that want the cores, its core seconds, and its duration."""
-        cores_s = constants.EPOCH_FIXED_CORES_S + sum(
-            offered[o] * run.specs[o].cost_s + lanes[o] * constants.TASK_CORES_S for o in offered
+        cores_s = self._costs.fixed_cores_s + sum(
+            offered[o] * run.specs[o].cost_s + lanes[o] * self._costs.task_cores_s for o in offered
         )
         alone_s = self._duration_s(run, lanes, offered, 1.0)
         others = sum(other.busy_cores for other in self._runs.values()) + sum(self._outside_load.values())
@@ -141,8 +141,8 @@ class EpochEngine(SimulatedEngine):
         for operator, rows in offered.items():
             waves = math.ceil(lanes[operator] / slots)
             stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch))
-            stages_s += constants.TASK_CORES_S * lanes[operator] / slots * stretch
-        return constants.EPOCH_FIXED_S * stretch + stages_s
+            stages_s += self._costs.task_cores_s * lanes[operator] / slots * stretch
+        return self._costs.fixed_s * stretch + stages_s
 
     def _slots(self) -> int:
         alive = [host for host in self._hosts if host.name not in self._dead]

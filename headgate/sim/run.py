@@ -12,12 +12,12 @@ from headgate.controller import Controller
 from headgate.core.metrics import View
 from headgate.core.model import Action, ActionKind
 from headgate.core.state import Decision, Phase
+from headgate.loads import median_rate
 from headgate.policies import Headgate, Policy, Static, policy_named
 from headgate.ports import Journal
 from headgate.sim.continuous import ContinuousEngine
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.epochs import EpochEngine
-from headgate.sim.loads import median_rate
 from headgate.sim.spec import JobSpec, OperatorSpec, Scenario
 
 Watcher = Callable[[View, Decision, Policy], None]

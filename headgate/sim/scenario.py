@@ -18,7 +18,7 @@ from headgate.core.intents import Intent, intent_from
 from headgate.core.model import Graph, Operator
 from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, show_seconds, shown
 from headgate.errors import InputError, ScenarioError
-from headgate.sim.loads import Diurnal, Load, Trace, load_from, read_trace
+from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
 
 Table = Mapping[str, Any]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
-from headgate.sim.loads import Load
+from headgate.loads import Load
+from headgate.sim import constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,15 @@ class HostSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochCosts:
+    """What an epoch takes besides its rows; measured on a cluster, these make the epoch model foretell it."""
+
+    fixed_s: float = constants.EPOCH_FIXED_S
+    fixed_cores_s: float = constants.EPOCH_FIXED_CORES_S
+    task_cores_s: float = constants.TASK_CORES_S
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happens to the cluster at a time; the engine has one method per kind."""
 
@@ -101,6 +111,7 @@ class Scenario:
     """What the paper reports, by the name of the figure it belongs beside."""
     sweep: tuple[Variant, ...] = ()
     """Variants of this scenario that are run as well."""
+    epoch_costs: EpochCosts = field(default_factory=EpochCosts)
 
 
 @dataclass(frozen=True, slots=True)

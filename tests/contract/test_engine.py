@@ -11,7 +11,7 @@ from headgate.core.intents import Intent
 from headgate.core.latency import merge
 from headgate.core.model import OUTSIDE, Action, ActionKind, Cause, JobAllocation, JobReading, Snapshot
 from headgate.sim.engine import SimulatedEngine
-from headgate.sim.loads import Steady
+from headgate.loads import Steady
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
 

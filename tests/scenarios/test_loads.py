@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ScenarioError
-from headgate.sim.loads import (
+from headgate.loads import (
     HOURLY,
     Diurnal,
     Load,

@@ -1,0 +1,290 @@
+"""What Headgate costs: its epochs against the same plans written by hand, turn by turn in one run; and what the pace saves."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from redis import Redis
+from redis.exceptions import RedisError
+
+from headgate.bench import Figure, Result
+from headgate.bench.workload import Work, cpu_s, engine, home, job, wait_for
+from headgate.config import SparkSettings
+from headgate.core.intents import Intent
+from headgate.core.model import Action, ActionKind, Cause, JobAllocation
+from headgate.core.sizing import first_pace_s
+from headgate.errors import EngineError
+from headgate.sim.bars import Bar
+from headgate.spark import levers, sinks, sources
+from headgate.spark.levers import Levers
+from headgate.spark.sources.load import Generator
+from headgate.spark.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headgate.spark.engine import SparkEngine
+
+TURNS = 6
+EPOCHS = 5
+"""Epochs per turn."""
+WARM_UP = 8
+EPOCH_ROWS = {"page-load": 20_000, "JVM only": 200_000}
+FLOOD = 1e7
+"""Rows per second that arrive: always more than an epoch reads."""
+LANES = 2
+IDLE_JOBS, IDLE_RATE, IDLE_S = 8, 20.0, 30.0
+IDLE_INTENT = Intent(latency="5s")
+
+
+def measure() -> Result:
+    """Rows per second and core seconds per epoch of both, as ratios; cores that idle jobs take with and without a pace."""
+    figures: list[Figure] = []
+    bars: list[Bar] = []
+    with _redis() as url, home() as place, engine(SparkSettings(slots=4)) as spark:
+        for name, plan in (("page-load", PageLoad(url)), ("JVM only", JvmOnly())):
+            ours, by_hand = _compared(spark, place / name, name, plan)
+            figures += [
+                Figure(f"{name}: rows per second, Headgate", ours.rows_s, "rows/s"),
+                Figure(f"{name}: rows per second, by hand", by_hand.rows_s, "rows/s"),
+                Figure(f"{name}: core seconds per epoch, Headgate", ours.cores_s, "s"),
+                Figure(f"{name}: core seconds per epoch, by hand", by_hand.cores_s, "s"),
+            ]
+            bars += [
+                Bar(f"{name}: time per row against by hand", by_hand.rows_s / ours.rows_s, "<=", 1.10),
+                Bar(f"{name}: core seconds per epoch against by hand", ours.cores_s / by_hand.cores_s, "<=", 1.10),
+            ]
+    back_to_back, paced = _idle()
+    figures += [
+        Figure(f"{IDLE_JOBS} idle jobs, epochs back to back", back_to_back, "cores"),
+        Figure(f"{IDLE_JOBS} idle jobs, paced by their intent of 5 s", paced, "cores"),
+    ]
+    bars.append(Bar("cores that the pace saves, times fewer", back_to_back / paced, ">=", 2.0))
+    return Result(tuple(figures), tuple(bars))
+
+
+# -- the plans -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Asks Redis for the campaign of every ad of a record batch, in one round trip."""
+
+    url: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with Redis.from_url(self.url) as client:
+            for batch in batches:
+                found = client.mget([f"ad:{ad}" for ad in batch.column("ad").to_pylist()]) if batch.num_rows else []
+                yield batch.append_column("campaign", pc.cast(pa.array(found, pa.binary()), pa.string()))
+
+
+@dataclass(frozen=True, slots=True)
+class PageLoad:
+    """Filter, transform, join with a database, filter, aggregate."""
+
+    url: str
+
+    def topology(self, source: Any) -> Topology:
+        topology = Topology("page-load", Intent(latency="5s"), pace_s=0)
+        rows = topology.source("in", source)
+        views = topology.transform("views", self.views, rows)
+        joined = topology.batches("look-up", LookUp(self.url), views, schema=self.SCHEMA, lanes=LANES)
+        known = topology.transform("known", self.known, joined)
+        counted = topology.transform("count", self.count, known, lanes=LANES, by="campaign")
+        topology.sink("out", sinks.discard(), counted)
+        return topology
+
+    SCHEMA = "ad long, spent double, campaign string"
+
+    @staticmethod
+    def views(rows: DataFrame) -> DataFrame:
+        return rows.where("row % 3 > 0").selectExpr("row % 1000 AS ad", "sqrt(row) AS spent")
+
+    @staticmethod
+    def known(rows: DataFrame) -> DataFrame:
+        return rows.where("campaign IS NOT NULL")
+
+    @staticmethod
+    def count(rows: DataFrame) -> DataFrame:
+        return rows.groupBy("campaign").agg({"spent": "sum", "ad": "count"})
+
+    def by_hand(self, rows: DataFrame) -> DataFrame:
+        views = rows.where("row % 3 > 0").selectExpr("row % 1000 AS ad", "sqrt(row) AS spent")
+        joined = views.repartition(LANES).mapInArrow(LookUp(self.url), self.SCHEMA)
+        known = joined.where("campaign IS NOT NULL").repartition(LANES, "campaign")
+        return known.groupBy("campaign").agg({"spent": "sum", "ad": "count"})
+
+
+@dataclass(frozen=True, slots=True)
+class JvmOnly:
+    """Parse JSON, filter, project, aggregate by key: no Python on the way."""
+
+    TEXT = "to_json(named_struct('ad', row % 1000, 'kind', row % 3, 'spent', sqrt(row))) AS event"
+    PARSED = "from_json(event, 'ad long, kind int, spent double') AS e"
+
+    def topology(self, source: Any) -> Topology:
+        topology = Topology("jvm-only", Intent(latency="5s"), pace_s=0)
+        rows = topology.source("in", source)
+        events = topology.transform("events", lambda frame: frame.selectExpr(self.TEXT), rows)
+        parsed = topology.transform("parse", lambda frame: frame.selectExpr(self.PARSED).select("e.*"), events)
+        views = topology.transform("views", lambda frame: frame.where("kind > 0"), parsed)
+        counted = topology.transform(
+            "count", lambda frame: frame.groupBy("ad").agg({"spent": "sum"}), views, lanes=LANES, by="ad"
+        )
+        topology.sink("out", sinks.discard(), counted)
+        return topology
+
+    def by_hand(self, rows: DataFrame) -> DataFrame:
+        parsed = rows.selectExpr(self.TEXT).selectExpr(self.PARSED).select("e.*")
+        return parsed.where("kind > 0").repartition(LANES, "ad").groupBy("ad").agg({"spent": "sum"})
+
+
+# -- turns -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Turns:
+    """Epochs of one way, in turns: what each turn took."""
+
+    rows: int
+    seconds: list[float] = field(default_factory=list)
+    cores: list[float] = field(default_factory=list)
+
+    @property
+    def rows_s(self) -> float:
+        """Median over the turns."""
+        return self.rows * EPOCHS / statistics.median(self.seconds)
+
+    @property
+    def cores_s(self) -> float:
+        """Per epoch, median over the turns."""
+        return statistics.median(self.cores) / EPOCHS
+
+    def take(self, epochs: Callable[[], int]) -> None:
+        """Time a number of whole epochs of a query that runs."""
+        first = epochs() + 1
+        wait_for(lambda: epochs() >= first)
+        before_s, cores_s = time.perf_counter(), cpu_s()
+        wait_for(lambda: epochs() >= first + EPOCHS)
+        self.seconds.append(time.perf_counter() - before_s)
+        self.cores.append(cpu_s() - cores_s)
+
+
+def _compared(spark: SparkEngine, place: Path, name: str, plan: PageLoad | JvmOnly) -> tuple[Turns, Turns]:
+    rows = EPOCH_ROWS[name]
+    source = sources.load(FLOOD)
+    topology = plan.topology(source)
+    by_hand = ByHand(spark.spark, place / "by-hand", source, plan.by_hand, rows)
+    spark.submit(topology, paused=True)
+    spark.set_read_limit(topology.name, rows)
+    turns = Turns(rows), Turns(rows)
+    for number in range(TURNS + 1):
+        epochs = EPOCHS if number else WARM_UP
+        spark.resume(topology.name)
+        _turn(turns[0], lambda: spark._job(topology.name).epochs, number == 0, epochs)
+        spark.pause(topology.name)
+        by_hand.start()
+        _turn(turns[1], lambda: by_hand.epochs, number == 0, epochs)
+        by_hand.query.stop()
+    spark.remove(topology.name)
+    return turns
+
+
+def _turn(turns: Turns, epochs: Callable[[], int], warm_up: bool, count: int) -> None:
+    if warm_up:
+        wait_for(lambda: epochs() >= count)
+        return
+    wait_for(lambda: epochs() >= 2)  # a query that has just started is slower
+    turns.take(epochs)
+
+
+@dataclass(slots=True)
+class ByHand:
+    """A streaming query as one writes it without Headgate."""
+
+    spark: Any
+    place: Path
+    source: Generator
+    plan: Callable[[DataFrame], DataFrame]
+    rows: int
+    epochs: int = 0
+    query: Any = None
+
+    def start(self) -> None:
+        """Where its checkpoint ends."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        levers.write(self.place, Levers(1, self.rows))
+        self.epochs = 0
+        stream = self.source.stream(self.spark, self.place)
+        writer = stream.writeStream.foreachBatch(self._epoch)
+        self.query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
+
+    def _epoch(self, batch: DataFrame, number: int) -> None:
+        self.plan(batch).write.format("noop").mode("overwrite").save()
+        self.epochs += 1
+
+
+# -- the pace --------------------------------------------------------------------------------------------------------------------
+
+
+def _idle() -> tuple[float, float]:
+    """Cores that mostly idle jobs take, back to back and paced."""
+    names = [f"idle-{number}" for number in range(IDLE_JOBS)]
+    with engine(SparkSettings(slots=8)) as spark:
+        for name in names:
+            spark.submit(job(name, IDLE_INTENT, IDLE_RATE, Work(), 1, pace_s=0))
+        back_to_back = _cores(spark, names, 0.0)
+        paced = _cores(spark, names, first_pace_s(IDLE_INTENT, IDLE_S))
+    return back_to_back, paced
+
+
+def _cores(spark: SparkEngine, names: list[str], pace_s: float) -> float:
+    changes = {name: JobAllocation({"in": 1, "work": 1}, pace_s) for name in names}
+    spark.apply(Action(ActionKind.RELAX, None, changes, Cause("measured")))
+    wait_for(lambda: all(spark._job(name).epochs >= WARM_UP for name in names))
+    before_s, cores_s = time.time(), cpu_s()
+    time.sleep(IDLE_S)
+    return (cpu_s() - cores_s) / (time.time() - before_s)
+
+
+# -- Redis -----------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _redis() -> Iterator[str]:
+    """A Redis of our own with a campaign for most ads."""
+    server = shutil.which("redis-server")
+    if server is None:
+        raise EngineError("this benchmark needs redis-server; `make set-up` installs it")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen([server, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with Redis(port=port) as client:
+            wait_for(lambda: _answers(client))
+            client.mset({f"ad:{ad}": f"campaign-{ad % 100}" for ad in range(900)})
+        yield f"redis://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(client: Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False

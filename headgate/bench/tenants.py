@@ -1,0 +1,178 @@
+"""Ten jobs of different urgency on one small machine, three ways: as Spark comes, with fair pools, and under Headgate.
+
+Three urgent jobs (1.5 s, worth 100 each), six relaxed ones (15 s, worth 10 each), and one that waits on a slow look-up and
+starts with too few lanes (5 s, worth 50). The load is steady, then one urgent job's input triples.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.bench import Figure, Result
+from headgate.bench.workload import Work, engine, job, mean, satisfaction, watched
+from headgate.config import FAST, SparkSettings, settings_from
+from headgate.controller import Controller
+from headgate.core.intents import Intent
+from headgate.core.metrics import View
+from headgate.policies import policy_named
+from headgate.sim.bars import Bar
+from headgate.spark import sources
+from headgate.spark.topology import Topology
+
+SLOTS = 16
+WARM_UP_S = 60.0
+RUN_S = 240.0
+"""After the warm-up; the load triples half-way."""
+SETTINGS = settings_from({**FAST, "window_s": 24.0})
+LANES, DEFAULT_LANES = 2, SLOTS
+URGENT, RELAXED, LOOK_UP = "urgent", "relaxed", "look-up"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the jobs are run."""
+
+    name: str
+    policy: str
+    fair: bool
+    lanes: int
+    pace_s: float | None
+
+
+WAYS = (
+    Way("plain", "static", False, DEFAULT_LANES, 0.0),
+    Way("fair", "static", True, LANES, 0.0),
+    Way("headgate", "headgate", True, LANES, None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happened one way."""
+
+    views: list[View]
+    actions: list[tuple[float, str]]
+    begun_s: float
+
+    @property
+    def half(self) -> list[View]:
+        """The second half, from the moment the load triples."""
+        return self.views[len(self.views) // 2 :]
+
+    def satisfaction(self) -> float:
+        return mean([satisfaction(view) for view in self.half])
+
+    def latency_s(self, kind: str) -> float:
+        """Mean over the jobs of a kind and over the second half."""
+        found = [
+            job.latency_s
+            for view in self.half
+            for name, job in view.jobs.items()
+            if name.startswith(kind) and job.latency_s is not None
+        ]
+        return mean(found)
+
+
+def topologies(way: Way) -> list[Topology]:
+    """The ten jobs; the look-up needs four lanes or more and starts with one, unless defaults give it sixteen."""
+    tripled = sources.Steps([(0, 1000), (WARM_UP_S + RUN_S / 2, 3000)])
+    urgent = [
+        job(f"{URGENT}-{number}", Intent(latency="1.5s", worth=100), tripled if number == 1 else 1000, Work(cpu_s=30e-6),
+            way.lanes, way.pace_s)
+        for number in range(1, 4)
+    ]  # fmt: skip
+    relaxed = [
+        job(f"{RELAXED}-{number}", Intent(latency="15s", worth=10), 1000, Work(cpu_s=10e-6), way.lanes, way.pace_s)
+        for number in range(1, 7)
+    ]
+    lanes = 1 if way.lanes == LANES else way.lanes
+    look_up = job(LOOK_UP, Intent(latency="5s", worth=50), 250, Work(wait_s=0.01), lanes, way.pace_s)
+    return [*urgent, *relaxed, look_up]
+
+
+def course(way: Way) -> Course:
+    """Run the jobs one way from beginning to end."""
+    print(f"bench: {way.name}, {(WARM_UP_S + RUN_S) / 60:.0f} minutes", file=sys.stderr)
+    with engine(SparkSettings(slots=SLOTS), fair=way.fair) as spark:
+        begun_s = time.time()
+        for topology in topologies(way):
+            spark.submit(topology)
+        controller = Controller(spark, policy_named(way.policy, SETTINGS), None, SETTINGS)
+        warming_up = watched(controller, begun_s + WARM_UP_S - time.time())
+        rounds = watched(controller, RUN_S)
+    actions = [
+        (view.at_s, decision.action.sentence)
+        for view, decision in (*warming_up, *rounds)
+        if decision.action is not None
+    ]
+    return Course([view for view, _ in rounds], actions, begun_s + WARM_UP_S)
+
+
+def measure(plot: Path | None = None) -> Result:
+    """Satisfaction of the cluster and latency of the urgent jobs over the second half, each way."""
+    courses = {way.name: course(way) for way in WAYS}
+    figures = [
+        figure
+        for name, found in courses.items()
+        for figure in (
+            Figure(f"{name}: satisfaction", found.satisfaction(), ""),
+            *(
+                Figure(f"{name}: mean latency, {kind}", found.latency_s(kind), "s")
+                for kind in (URGENT, RELAXED, LOOK_UP)
+            ),
+        )
+    ]
+    figures.append(Figure("headgate: actions", len(courses["headgate"].actions), ""))
+    if plot is not None:
+        draw(courses, plot)
+    return Result(tuple(figures), _bars(courses))
+
+
+def _bars(courses: Mapping[str, Course]) -> tuple[Bar, ...]:
+    plain, fair, ours = (courses[way.name] for way in WAYS)
+    return (
+        Bar("headgate: satisfaction", ours.satisfaction(), ">=", 0.95),
+        Bar("headgate: satisfaction, times plain's", ours.satisfaction() / plain.satisfaction(), ">=", 2.0),
+        Bar("headgate: satisfaction, times fair's", ours.satisfaction() / fair.satisfaction(), ">=", 1.5),
+        Bar(
+            "urgent jobs' latency, times lower than plain's",
+            plain.latency_s(URGENT) / ours.latency_s(URGENT),
+            ">=",
+            4.0,
+        ),
+    )
+
+
+def draw(courses: Mapping[str, Course], path: Path) -> None:
+    """Satisfaction, and the latency of each kind of job, over time."""
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(9, 8), layout="constrained")
+    top, *panels = picture.subplots(4, 1, sharex=True)
+    kinds = ((URGENT, 1.5), (RELAXED, 15.0), (LOOK_UP, 5.0))
+    for name, found in courses.items():
+        times_s = [view.at_s - found.begun_s for view in found.views]
+        top.plot(times_s, [satisfaction(view) for view in found.views], label=name)
+        for panel, (kind, _) in zip(panels, kinds, strict=True):
+            panel.plot(times_s, [_latency_s(view, kind) for view in found.views], label=name)
+    top.set(
+        ylabel="satisfaction", ylim=(0, 1.05), title="Ten jobs on two cores; one urgent job's input triples half-way"
+    )
+    top.legend(loc="lower right")
+    for panel, (kind, intent_s) in zip(panels, kinds, strict=True):
+        panel.axhline(intent_s, color="grey", linestyle=":")
+        panel.set(ylabel=f"{kind}, s", yscale="log")
+    for panel in (top, *panels):
+        panel.axvline(RUN_S / 2, color="grey", linewidth=0.8)
+    for at_s, _ in courses["headgate"].actions:
+        top.axvline(at_s - courses["headgate"].begun_s, color="C2", linewidth=0.5, alpha=0.5)
+    panels[-1].set(xlabel="seconds")
+    picture.savefig(path, dpi=120)
+
+
+def _latency_s(view: View, kind: str) -> float:
+    return mean([job.latency_s for name, job in view.jobs.items() if name.startswith(kind) and job.latency_s]) or 0.01

@@ -1,0 +1,130 @@
+"""Jobs to measure with: rows by a load pattern, a given amount of work or waiting per row, and a sink that keeps nothing."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+from headgate.config import SparkSettings
+from headgate.core.intents import Intent
+from headgate.core.metrics import View
+from headgate.core.state import Decision
+from headgate.errors import EngineError
+from headgate.spark import session, sinks, sources
+from headgate.spark.engine import SparkEngine
+from headgate.spark.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headgate.controller import Controller
+
+ROWS = "row long, arrived timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Takes so much time per row, on a core or waiting for somebody else."""
+
+    cpu_s: float = 0.0
+    wait_s: float = 0.0
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._spend(batch.num_rows)
+            yield batch
+
+    def _spend(self, rows: int) -> None:
+        if self.wait_s:
+            time.sleep(rows * self.wait_s)
+        until_s = time.thread_time() + rows * self.cpu_s
+        while time.thread_time() < until_s:
+            np.sqrt(np.arange(500.0))
+
+
+def job(
+    name: str, intent: Intent, load: sources.Load | float, work: Work, lanes: int, pace_s: float | None = None
+) -> Topology:
+    """Rows come in, most pass a filter, each is worked on, none is kept."""
+    topology = Topology(name, intent, pace_s=pace_s)
+    rows = topology.source("in", sources.load(load))
+    some = topology.transform("filter", lambda frame: frame.where("row % 10 > 0"), rows)
+    worked = topology.batches("work", work, some, schema=ROWS, lanes=lanes)
+    topology.sink("out", sinks.discard(), worked)
+    return topology
+
+
+Round = tuple[View, Decision]
+
+
+def watched(
+    controller: Controller, for_s: float, each: Callable[[View, Decision], None] = lambda view, decision: None
+) -> list[Round]:
+    """The rounds in that time."""
+    rounds: list[Round] = []
+    begun_s = time.time()
+    round_s = controller.settings.round_s
+    while time.time() - begun_s + round_s <= for_s:
+        time.sleep(max(0.0, begun_s + (len(rounds) + 1) * round_s - time.time()))
+        rounds.append(controller.round())
+        each(*rounds[-1])
+    return rounds
+
+
+def satisfaction(view: View) -> float:
+    """Utility of all jobs as a share of what they are worth."""
+    return sum(one.utility or 0.0 for one in view.jobs.values()) / sum(one.worth for one in view.jobs.values())
+
+
+def mean(values: Sequence[float]) -> float:
+    """0 of nothing."""
+    return sum(values) / len(values) if values else 0.0
+
+
+def cpu_s() -> float:
+    """Core seconds of this process and all that it started, so far."""
+    this = psutil.Process()
+    spent = 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
+
+
+@contextmanager
+def home() -> Iterator[Path]:
+    """A directory for one benchmark."""
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def engine(settings: SparkSettings, fair: bool = True) -> Iterator[SparkEngine]:
+    """An embedded Spark for one measurement: with Headgate's fair pools, or as Spark comes."""
+    with home() as place:
+        extra = {} if fair else {"spark.scheduler.mode": "FIFO", "spark.sql.streaming.pollingDelay": "10ms"}
+        opened = SparkEngine(session.start(place, settings, extra=extra), place, settings)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def wait_for(condition: Callable[[], object], within_s: float = 120.0) -> None:
+    """Return once it is true."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise EngineError("the benchmark waited in vain; something else keeps this machine busy")
+        time.sleep(0.002)

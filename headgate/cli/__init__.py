@@ -1,0 +1,92 @@
+"""The command line: reads what a person asks for, prints what came of it; every mistake is one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+import headgate
+from headgate.cli import bench, cluster, journal, reference, simulate
+from headgate.errors import HeadgateError
+
+INTERRUPTED, PIPE_CLOSED = 130, 141
+"""What a shell reports after Ctrl-C, and for a program whose reader has gone."""
+
+TOGETHER: Mapping[tuple[str, ...], str] = {
+    ("pause", "resume"): "Stop a job after its epoch, or let it go on.",
+    ("share", "limit"): "Weight a job against the others, or limit what it reads.",
+    ("settings", "rules"): "List every setting, or the scheduler's rules.",
+}
+"""Commands that share a line of the help."""
+
+
+def main() -> None:
+    """Entry point: run a command and leave with its exit code."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command; whatever goes wrong on purpose is told in one line."""
+    try:
+        code = cli.main(list(arguments), prog_name="headgate", standalone_mode=False)
+        print(end="", flush=True)  # unlike sys.stdout.flush(), also where the shell closed the output
+        return code if isinstance(code, int) else 0
+    except HeadgateError as error:
+        return _tell(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _tell(error.format_message(), 2)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except MemoryError:
+        return _tell("there is not enough memory for this; ask for fewer jobs, hosts or hours", 1)
+    except BrokenPipeError:
+        _leave_stdout()
+        return PIPE_CLOSED
+    except OSError as error:
+        _leave_stdout()
+        return _tell(f"{error.filename or 'the output'}: {error.strerror or error}", 1)
+
+
+def _leave_stdout() -> None:
+    """The interpreter flushes once more at its end; there is nobody left to tell."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(sentence: str, code: int) -> int:
+    print(f"headgate: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+class Commands(click.Group):
+    """A group whose help fits a screen: commands that are alike share a line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line per command, or per few."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._lines(formatter.width)))
+
+    def _lines(self, width: int) -> Iterator[tuple[str, str]]:
+        alone = self.commands.keys() - {name for names in TOGETHER for name in names}
+        texts = {name: self.commands[name].get_short_help_str(width) for name in alone}
+        yield from sorted([*texts.items(), *((", ".join(names), text) for names, text in TOGETHER.items())])
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(headgate.__version__, prog_name="headgate", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Share one cluster among many streaming jobs, by intent."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _module in (simulate, journal, cluster, reference, bench):
+    for _command in _module.COMMANDS:
+        cli.add_command(_command)

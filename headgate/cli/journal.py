@@ -1,0 +1,212 @@
+"""`headgate explain` and `headgate status`: from the service that runs, or from the journal that it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import RenderableType
+
+from headgate.cli.output import as_json, by_the_clock, clock_time, home_option, show, show_json, time_of_day, verbatim
+from headgate.errors import InputError, NoServiceError
+from headgate.screen import since_start
+
+if TYPE_CHECKING:
+    from headgate.explain import Line
+    from headgate.journal import SqliteJournal
+    from headgate.ports import RoundRecord
+    from headgate.screen import Cluster, Row
+    from headgate.server.client import Client
+    from headgate.server.status import ActionStatus, JobStatus, Status
+
+SHOWN_ACTIONS = 5
+
+journal_option = click.option(
+    "--journal", metavar="FILE", help="Read this record of a control loop, whether or not a service runs."
+)
+
+
+@contextmanager
+def _existing(journal: str) -> Iterator[SqliteJournal]:
+    from headgate.journal import SqliteJournal
+
+    if not Path(journal).is_file():
+        raise InputError(f'there is no journal "{journal}"; `--journal FILE` names another one')
+    with SqliteJournal(journal, read_only=True) as opened:
+        yield opened
+
+
+def _client(home: str) -> Client | None:
+    """The service in this place; None if nothing says that there is one."""
+    from headgate.server.home import Home
+
+    place = Home(Path(home))
+    if place.read_address() is None:
+        return None
+    from headgate.server.client import Client
+
+    return Client(place)
+
+
+def _journal_in(home: str) -> str:
+    from headgate.server.home import Home
+
+    return str(Home(Path(home)).journal)
+
+
+# -- explain -----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("job")
+@home_option
+@journal_option
+@as_json
+def explain(job: str, home: str, journal: str | None, json_too: bool) -> None:
+    """Tell what happened to a job, and why."""
+    from headgate import explain as explaining
+
+    lines, about = _story(job, home, journal)
+    if json_too:
+        show_json(json.loads(explaining.as_json(lines)))
+        return
+    click.echo(explaining.as_text(lines, about) if lines else f"nothing has happened to {job} so far")
+
+
+def _story(job: str, home: str, journal: str | None) -> tuple[list[Line], Mapping[str, str]]:
+    live = _live_story(job, home) if journal is None else None
+    if live is not None:
+        return live
+    from headgate import explain as explaining
+
+    with _existing(journal or _journal_in(home)) as opened:
+        return explaining.story(opened, job), opened.about()
+
+
+def _live_story(job: str, home: str) -> tuple[list[Line], Mapping[str, str]] | None:
+    client = _client(home)
+    if client is None:
+        return None
+    try:
+        told = client.story(job)
+    except NoServiceError:
+        return None
+    return told.lines, told.about
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+@click.command(short_help="Show the jobs as they are now.")
+@home_option
+@journal_option
+@as_json
+def status(home: str, journal: str | None, json_too: bool) -> None:
+    """Show the jobs as they are now, or the last recorded round."""
+    raw = _live_status(home) if journal is None else None
+    if raw is None:
+        _show_recorded(journal or _journal_in(home), json_too)
+    elif json_too:
+        click.echo(raw.decode())
+    else:
+        import msgspec
+
+        from headgate.server.status import Status
+
+        show(*live_status(msgspec.json.decode(raw, type=Status)))
+
+
+def _live_status(home: str) -> bytes | None:
+    client = _client(home)
+    if client is None:
+        return None
+    try:
+        return client.raw_status()
+    except NoServiceError:
+        return None
+
+
+def _show_recorded(journal: str, json_too: bool) -> None:
+    import msgspec
+
+    with _existing(journal) as opened:
+        restored = opened.restore()
+        last = list(opened.rounds(since_s=restored.at_s))[-1:] if restored is not None else []
+        about = opened.about()
+    if not last:
+        raise InputError(f'the journal "{journal}" has no rounds yet')
+    if json_too:
+        click.echo(msgspec.json.encode(last[0]).decode())
+        return
+    show(*_recorded(last[0], about))
+
+
+def _recorded(record: RoundRecord, about: Mapping[str, str]) -> Iterator[RenderableType]:
+    from headgate import screen
+
+    clock = clock_time(record.at_s) if by_the_clock(about) else since_start(record.at_s)
+    yield screen.headline(screen.Cluster(record.score, record.max_score), record.phase, (), clock)
+    yield from screen.jobs_table(screen.rows_of_round(record))
+    if record.decision != record.phase:
+        yield verbatim(f" {record.decision}")
+    yield from screen.advice_lines(record.advice)
+
+
+def live_status(status: Status) -> Iterator[RenderableType]:
+    """A running service: headline, jobs that run, jobs that do not, last actions, advice."""
+    from headgate import screen
+
+    clock = clock_time(status.at_s) if status.at_s is not None else "no round yet"
+    yield screen.headline(_cluster(status), status.phase, (), clock)
+    running = {name: job for name, job in status.jobs.items() if job.state == "running"}
+    if running:
+        yield from screen.jobs_table([_row(name, job) for name, job in running.items()])
+    for name, job in status.jobs.items():
+        if name not in running:
+            yield verbatim(f" {name}  {job.state}{f': {job.reason}' if job.reason else ''}")
+    if status.decision and status.decision != status.phase:
+        yield verbatim(f" {status.decision}")
+    for action in status.actions[-SHOWN_ACTIONS:]:
+        yield verbatim(f" {time_of_day(action.at_s)}  {_action(action)}")
+    yield from screen.advice_lines(status.advice)
+
+
+def _cluster(status: Status) -> Cluster:
+    from headgate import screen
+
+    cores = sum(host.cores for host in status.hosts)
+    loads = [host.load for host in status.hosts if host.load is not None]
+    load = sum(loads) / cores if loads and cores else None
+    return screen.Cluster(status.score, status.max_score, cores or None, load)
+
+
+def _row(name: str, job: JobStatus) -> Row:
+    from headgate import screen
+
+    late = None not in (job.latency_s, job.latency_intent_s) and (job.latency_s or 0) > (job.latency_intent_s or 0)
+    short = None not in (job.juice, job.juice_intent) and (job.juice or 0) < (job.juice_intent or 0)
+    return screen.Row(
+        name=name,
+        intent=job.intent,
+        worth=job.worth,
+        utility=job.utility,
+        met=job.met,
+        latency_s=job.latency_s,
+        latency_missed=late,
+        juice=job.juice,
+        juice_missed=job.met is False and short,
+        lanes=sum(job.lanes.values()),
+        pace_s=job.pace_s,
+    )
+
+
+def _action(action: ActionStatus) -> str:
+    what = f"{action.what}: {action.cause}" if action.what else action.cause
+    return f"{action.job or action.kind}  {what}" + ("" if action.applied else f" ({action.detail or 'not confirmed'})")
+
+
+COMMANDS = (explain, status)

@@ -1,0 +1,48 @@
+"""The live table of a running service: the screen of the simulator, by the clock, with the jobs that do not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from headgate.cli.output import time_of_day
+from headgate.core.metrics import View
+from headgate.core.model import Action
+from headgate.ports import JobPhase, JobState
+from headgate.screen import SPARK_CELLS, Screen, table, thinned
+
+STYLES: Mapping[JobPhase, str] = {JobPhase.FAILED: "red", JobPhase.RETRYING: "yellow"}
+ROUNDS_PER_LINE = 10
+
+
+class ServiceScreen(Screen):
+    """Watches a service: rounds in the table, everything else as a line above it."""
+
+    def __init__(self, console: Console, round_s: float) -> None:
+        super().__init__(console, clock=time_of_day, line_every_s=ROUNDS_PER_LINE * round_s)
+        self._states: Mapping[str, JobState] = {}
+
+    def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
+        """One turn of the loop is done."""
+        self._states = states
+        self.show(view, phase, action)
+
+    def tell(self, at_s: float, job: str, text: str) -> None:
+        """Something happened to a job, or to the service if it is empty."""
+        line = f"{time_of_day(at_s)}  {job or 'headgate'}: {text}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _picture(self, view: View, phase: str) -> RenderableType:
+        stopped = list(_stopped(self._states))
+        recent = thinned(self._history, SPARK_CELLS)
+        height = self.console.height - 1 - len(stopped)
+        return Group(table(view, phase, recent, list(self._actions), height, self.clock(view.at_s)), *stopped)
+
+
+def _stopped(states: Mapping[str, JobState]) -> Iterable[Text]:
+    for name, state in states.items():
+        if state.phase is not JobPhase.RUNNING:
+            told = f" {name}  {state.phase.value}{f': {state.reason}' if state.reason else ''}"
+            yield Text(told, STYLES.get(state.phase, "dim"), no_wrap=True, overflow="ellipsis")

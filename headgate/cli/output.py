@@ -1,0 +1,121 @@
+"""What the commands print with, and the options that several of them have."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from headgate.errors import InputError
+
+if TYPE_CHECKING:
+    from headgate.config import Settings
+    from headgate.journal import SqliteJournal
+
+PIPED_WIDTH = 140
+"""Width of tables where no terminal says how wide it is."""
+
+as_json = click.option("--json", "json_too", is_flag=True, help="End with one line of JSON.")
+home_option = click.option(
+    "--home", metavar="DIR", default=".headgate", show_default=True, help="Where the service keeps its files."
+)
+
+
+def console_of_stdout() -> Console:
+    """A console that does not squeeze tables into 80 columns when it writes to a file."""
+    console = Console(highlight=False)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH, highlight=False)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print tables and sentences."""
+    console = console_of_stdout()
+    for part in parts:
+        # A sentence goes on one line where nobody reads it on a terminal, so that it can be searched for.
+        console.print(part, soft_wrap=isinstance(part, str | Text) and not console.is_terminal)
+
+
+def verbatim(text: str) -> Text:
+    """Text in which square brackets are square brackets."""
+    return Text(text)
+
+
+def show_json(value: Any) -> None:
+    """One line."""
+    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    """Rows of text under a headline."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for row in rows:
+        table.add_row(*map(verbatim, row))
+    return table
+
+
+def pairs(given: Sequence[str], option: str = "set", example: str = "round_s=5") -> dict[str, str]:
+    """What was given as `name=value`, several times."""
+    for text in given:
+        if "=" not in text:
+            raise InputError(f'--{option} is "{text}"; it must be name=value, such as {example}')
+    return dict(text.split("=", 1) for text in given)
+
+
+def clock_time(at_s: float) -> str:
+    """A moment by the clock and the calendar."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def time_of_day(at_s: float) -> str:
+    """A moment of today."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+@contextmanager
+def opened(journal: str | None, settings: Settings) -> Iterator[SqliteJournal | None]:
+    """A journal to write to, if one was asked for; its directory is made."""
+    if journal is None:
+        yield None
+        return
+    from headgate.config import snapshots_needed
+    from headgate.journal import SqliteJournal
+
+    path = Path(journal)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path.parent}: cannot be created: {error.strerror}") from None
+    with SqliteJournal(path, window=snapshots_needed(settings)) as written:
+        try:
+            yield written
+        except InputError as error:
+            raise type(error)(f"{path}: {error}") from error
+
+
+@contextmanager
+def progress_bar(what: str, total: int, hidden: bool = False) -> Iterator[Progress]:
+    """A bar on stderr, if somebody looks at it."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
+        progress.add_task(what, total=total)
+        yield progress
+
+
+def by_the_clock(about: Mapping[str, str]) -> bool:
+    """Whether the times of a journal are those of a clock on the wall."""
+    from headgate import explain
+
+    return about.get(explain.CLOCK_KEY) == explain.WALL_CLOCK

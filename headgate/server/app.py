@@ -1,0 +1,183 @@
+"""The HTTP API of a service: JSON in and out, on loopback, for whoever can show the token.
+
+A web page in the user's browser can reach loopback too. The token keeps it out; and a request must name a loopback host,
+so that a page whose name was pointed at 127.0.0.1 is refused as well.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import uvicorn
+from fastapi import Body, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headgate.errors import DuplicateJobError, EngineError, HeadgateError, InputError, UnknownJobError
+from headgate.server.service import Service
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+START_S, STOP_S = 20.0, 5.0
+CODES: tuple[tuple[type[HeadgateError], int], ...] = (
+    (UnknownJobError, 404),
+    (DuplicateJobError, 409),
+    (InputError, 400),
+    (EngineError, 503),
+    (HeadgateError, 500),
+)
+"""The first that fits."""
+
+
+def app_of(service: Service, token: str) -> FastAPI:
+    """The API of a service: `uvicorn.run(app_of(service, token))`."""
+    app = FastAPI(title="Headgate", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_questions(app, service)
+    _add_changes(app, service)
+    _add_refusals(app)
+    app.add_middleware(Gate, token=token)
+    return app
+
+
+def _add_questions(app: FastAPI, service: Service) -> None:
+    @app.get("/status")
+    def status() -> Response:
+        return _json(service.status())
+
+    @app.get("/jobs/{name}/explain")
+    def explain(name: str) -> Response:
+        return _json({"lines": service.story(name), "about": service.journal.about()})
+
+
+def _add_changes(app: FastAPI, service: Service) -> None:
+    @app.post("/jobs")
+    def submit(table: Annotated[Any, Body()]) -> Response:
+        return _json({"name": service.submit(table)}, 201)
+
+    @app.patch("/jobs/{name}")
+    def change(name: str, table: Annotated[Any, Body()]) -> Response:
+        service.change(name, table)
+        return _json({"name": name})
+
+    @app.post("/jobs/{name}/pause")
+    def pause(name: str) -> Response:
+        service.pause(name)
+        return _json({"name": name})
+
+    @app.post("/jobs/{name}/resume")
+    def resume(name: str) -> Response:
+        service.resume(name)
+        return _json({"name": name})
+
+    @app.delete("/jobs/{name}")
+    def remove(name: str) -> Response:
+        return _json({"name": name, "note": service.remove(name)})
+
+
+def _json(value: Any, code: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), code, media_type="application/json")
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def _add_refusals(app: FastAPI) -> None:
+    @app.exception_handler(HeadgateError)
+    def refused(request: Request, error: HeadgateError) -> Response:
+        return _refusal(str(error), next(code for kind, code in CODES if isinstance(error, kind)))
+
+    @app.exception_handler(HTTPException)
+    def not_here(request: Request, error: HTTPException) -> Response:
+        return _refusal(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
+
+    @app.exception_handler(Exception)
+    def broken(request: Request, error: Exception) -> Response:
+        return _refusal(f"this should not have happened: {type(error).__name__}: {error}", 500)
+
+    @app.exception_handler(RequestValidationError)
+    def not_understood(request: Request, error: RequestValidationError) -> Response:
+        return _refusal("the body of the request is not JSON", 422)
+
+
+def _refusal(sentence: str, code: int) -> Response:
+    return _json({"error": " ".join(sentence.split())}, code)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Lets through what names a loopback host and shows the token, whatever it asks for."""
+
+    app: ASGIApp
+    token: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        await (refusal or self.app)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        if _host(headers.get("host", "")) not in LOOPBACK:
+            return _refusal("requests must be made to 127.0.0.1 or localhost", 403)
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self.token.encode()):
+            return _refusal(
+                "the request needs the header Authorization: Bearer TOKEN, with the token of the home directory", 401
+            )
+        return None
+
+
+def _host(header: str) -> str:
+    """The name without the port: `[::1]:80` is `::1`."""
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    return name.strip("[]").lower()
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+def listen(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
+    """A socket to serve on; port 0 is any free one."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"port {port} of {host} cannot be used: {reason}; leave out --port for any free one") from None
+
+
+@contextmanager
+def served(app: ASGIApp, listening: socket.socket) -> Iterator[str]:
+    """Answer on a thread of its own while the block runs; yields the address."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+        timeout_graceful_shutdown=int(STOP_S),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), name="headgate-api", daemon=True)
+    thread.start()
+    try:
+        _await_start(server, thread)
+        host, port = listening.getsockname()[:2]
+        yield f"http://{_in_url(host)}:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(2 * STOP_S)
+
+
+def _await_start(server: uvicorn.Server, thread: threading.Thread) -> None:
+    deadline_s = time.monotonic() + START_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline_s:
+            raise EngineError("the API did not start")
+        time.sleep(0.01)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,215 @@
+"""What a service tells about itself: one frozen picture, the same for the API, the command line and scripts.
+
+A job has all that a round of the journal says of it (`ports.JobRecord`), and what only a running service knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headgate.core.intents import Intent
+from headgate.core.latency import Latency
+from headgate.core.metrics import JobView, View
+from headgate.core.model import Action, Outcome
+from headgate.ports import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStatus:
+    """Latency of the rows put out in the window."""
+
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job, whatever its state; None where nothing is measured."""
+
+    state: str
+    reason: str
+    since_s: float
+    tenant: str
+    intent: str
+    worth: float
+    share: int
+    read_limit: int | None = None
+    latency_intent_s: float | None = None
+    juice_intent: float | None = None
+    met: bool | None = None
+    utility: float | None = None
+    latency_s: float | None = None
+    """As the intent asks for it."""
+    latency: LatencyStatus | None = None
+    juice: float | None = None
+    arrival_rows_s: float | None = None
+    backlog: float | None = None
+    epochs: int | None = None
+    lanes: dict[str, int] = field(default_factory=dict)
+    pace_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionStatus:
+    """Something that was decided, why, and whether it was done."""
+
+    at_s: float
+    job: str | None
+    kind: str
+    what: str
+    cause: str
+    applied: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """A host with its cores, and how many lanes run or want to run on it."""
+
+    name: str
+    cores: float
+    load: float | None
+    memory_used: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything at one moment."""
+
+    at_s: float | None
+    """When the last round was; None before the first."""
+    phase: str
+    policy: str
+    score: float
+    max_score: float
+    satisfaction: float | None
+    decision: str
+    jobs: dict[str, JobStatus]
+    actions: tuple[ActionStatus, ...]
+    hosts: tuple[HostStatus, ...]
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a service knows of a job apart from its measurements."""
+
+    tenant: str
+    intent: Intent | None
+    """None if its file could not be loaded."""
+
+    @property
+    def worth(self) -> float:
+        """What it is worth when its intent is met; nothing as long as that is not known."""
+        return self.intent.worth if self.intent is not None else 0.0
+
+
+def job_status(state: JobState, known: Known, view: JobView | None) -> JobStatus:
+    """A job in its state; measured if it runs."""
+    intent = known.intent
+    told = JobStatus(
+        state=state.phase.value,
+        reason=state.reason,
+        since_s=state.since_s,
+        tenant=known.tenant,
+        intent=intent.describe() if intent is not None else "",
+        worth=known.worth,
+        share=state.share,
+        read_limit=state.read_limit,
+        latency_intent_s=intent.latency_s if intent is not None else None,
+        juice_intent=intent.juice if intent is not None else None,
+    )
+    return told if view is None else _measured(told, view)
+
+
+def _measured(told: JobStatus, view: JobView) -> JobStatus:
+    reading = view.span.last.reading if view.span is not None else None
+    return dataclasses.replace(
+        told,
+        met=view.met,
+        utility=view.utility,
+        latency_s=view.latency_s,
+        latency=_latency(view.span.latency) if view.span is not None else None,
+        juice=view.juice,
+        arrival_rows_s=view.span.arrival_rows_s() if view.span is not None else None,
+        backlog=reading.backlog if reading is not None else None,
+        epochs=reading.epochs if reading is not None else None,
+        lanes=dict(view.allocation.lanes),
+        pace_s=view.allocation.pace_s,
+    )
+
+
+def _latency(latency: Latency | None) -> LatencyStatus | None:
+    if latency is None:
+        return None
+    return LatencyStatus(latency.mean_s, *(latency.percentile_s(percentile) for percentile in (50, 95, 99)))
+
+
+def action_status(at_s: float, action: Action, outcome: Outcome | None) -> ActionStatus:
+    """An action and what became of it."""
+    applied, detail = (outcome.applied, outcome.detail) if outcome is not None else (False, "")
+    return ActionStatus(at_s, action.job, action.kind.value, action.what, action.cause.text, applied, detail)
+
+
+def hosts_of(view: View | None) -> tuple[HostStatus, ...]:
+    """The hosts of the last round."""
+    if view is None:
+        return ()
+    return tuple(HostStatus(host.name, host.cores, host.load, host.memory_used) for host in view.hosts)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rounds since the start amount to."""
+
+    rounds: int = 0
+    judged: Counter[str] = field(default_factory=Counter)
+    """Rounds by job in which it could be judged."""
+    met: Counter[str] = field(default_factory=Counter)
+    """Those in which its intent was met."""
+    actions: Counter[str] = field(default_factory=Counter)
+    """Actions that were applied, by kind."""
+    _satisfaction: float = 0.0
+    _satisfaction_rounds: int = 0
+
+    def add(self, view: View, satisfaction: float | None, action: Action | None, outcome: Outcome | None) -> None:
+        """One more round."""
+        self.rounds += 1
+        if satisfaction is not None:
+            self._satisfaction += satisfaction
+            self._satisfaction_rounds += 1
+        for name, job in view.jobs.items():
+            self.judged[name] += job.met is not None
+            self.met[name] += job.met is True
+        if action is not None and outcome is not None and outcome.applied:
+            self.actions[action.kind.value] += 1
+
+    @property
+    def satisfaction(self) -> float | None:
+        """Mean over the rounds in which it was known."""
+        return self._satisfaction / self._satisfaction_rounds if self._satisfaction_rounds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What came of a run, when it ends."""
+
+    seconds: float
+    rounds: int
+    satisfaction: float | None
+    """Mean over the rounds."""
+    met: dict[str, float]
+    """Share of the rounds, by job, in which its intent was met; without jobs that could never be judged."""
+    actions: dict[str, int]
+    """How many were applied, by kind."""
+    status: Status
+
+
+def summary(seconds: float, tally: Tally, status: Status) -> Summary:
+    """The rounds of a run in a few figures."""
+    met = {name: tally.met[name] / rounds for name, rounds in tally.judged.items() if rounds}
+    return Summary(seconds, tally.rounds, tally.satisfaction, met, dict(tally.actions), status)

@@ -1,0 +1,134 @@
+"""A job's counters: what its epochs add up to, and the reading that the controller takes of them. No Spark in here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headgate.core.latency import Latency, merge
+from headgate.core.model import OUTSIDE, Graph, JobAllocation, JobReading, OperatorReading
+
+MOST_UNREAD = 10_000
+"""Epochs that are remembered if nobody reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One finished epoch."""
+
+    version: int
+    tag: str
+    stages: Mapping[str, tuple[tuple[tuple[str, int], ...], ...]]
+    """Per sink, the stages that were planned."""
+    rows: int
+    """Rows read by all sources."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Everything a job has counted since it started; safe to use from several threads."""
+
+    graph: Graph
+    version: int
+    lanes: Mapping[str, int]
+    processed_before: Mapping[str, float] = field(default_factory=dict)
+    """Rows that each source's earlier runs had processed."""
+    epochs: int = 0
+    _sent: dict[str, float] = field(default_factory=dict)
+    _busy: dict[str, list[float]] = field(default_factory=dict)
+    _in_epochs_s: float = 0.0
+    _latency: list[Latency] = field(default_factory=list)
+    _done: list[Done] = field(default_factory=list)
+    _started_s: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # -- written by the job's own thread
+
+    def started(self, at_s: float, overhead_s: float) -> None:
+        """An epoch has started; it took `overhead_s` before it got here."""
+        with self._lock:
+            self._started_s = at_s - overhead_s
+
+    def finished(
+        self,
+        at_s: float,
+        sent: Mapping[str, int],
+        latency: Iterable[Latency | None],
+        done: Done,
+        lanes: Mapping[str, int],
+    ) -> None:
+        """It is done: `sent` are the rows that each operator put out, `lanes` what it ran on."""
+        with self._lock:
+            assert self._started_s is not None
+            self._in_epochs_s += at_s - self._started_s
+            self._started_s = None
+            self.epochs += 1
+            if done.version != self.version:
+                self.version, self.lanes, self._busy = done.version, lanes, {}
+                self._done.clear()
+            self._done.append(done)
+            for name, rows in sent.items():
+                self._sent[name] = self._sent.get(name, 0.0) + rows
+            self._latency += [part for part in latency if part is not None]
+            del self._latency[:-MOST_UNREAD], self._done[:-MOST_UNREAD]
+
+    def given_up(self) -> None:
+        """The epoch in flight will never be done."""
+        with self._lock:
+            self._started_s = None
+
+    def processed(self, source: str) -> float:
+        """Rows of a source that are done, in this run and before."""
+        return self.processed_before.get(source, 0.0) + self._sent.get(source, 0.0)
+
+    # -- read by the controller's
+
+    def take_done(self) -> list[Done]:
+        """The epochs that finished since the last time."""
+        with self._lock:
+            done, self._done = self._done, []
+            return done
+
+    def add_busy(self, version: int, busy_s: Mapping[str, Mapping[int, float]]) -> None:
+        """Seconds that lanes were busy, by operator and lane."""
+        with self._lock:
+            if version != self.version:
+                return
+            for name, by_lane in busy_s.items():
+                lanes = self._busy.setdefault(name, [0.0] * self._lanes_of(name))
+                for lane, spent_s in by_lane.items():
+                    lanes[lane % len(lanes)] += spent_s
+
+    def reading(self, now_s: float, arrived: Mapping[str, float | None]) -> JobReading:
+        """Everything at one moment; latency since the reading before. A source that cannot tell counts as read to the end."""
+        with self._lock:
+            processed = {source: self.processed(source) for source in self.graph.sources}
+            known = {source: max(done, arrived.get(source) or 0.0) for source, done in processed.items()}
+            latency, self._latency = merge(self._latency), []
+            in_flight_s = now_s - self._started_s if self._started_s is not None else 0.0
+            return JobReading(
+                version=self.version,
+                operators={name: self._operator(name) for name in self.graph.operators},
+                arrived=known,
+                backlog=sum(known[source] - processed[source] for source in processed),
+                latency=latency,
+                in_epochs_s=self._in_epochs_s + in_flight_s,
+                epochs=self.epochs,
+            )
+
+    def _operator(self, name: str) -> OperatorReading:
+        inputs = self.graph.operators[name].inputs
+        processed = {parent: self._sent.get(parent, 0.0) for parent in inputs} or {OUTSIDE: self.processed(name)}
+        sent = dict.fromkeys(self.graph.children[name], self._sent.get(name, 0.0))
+        busy = self._busy.get(name) or [0.0] * self._lanes_of(name)
+        return OperatorReading(processed, sent, tuple(busy))
+
+    def _lanes_of(self, name: str) -> int:
+        """A source that decides itself counts as one lane; other operators without lanes are part of those before them."""
+        return self.lanes.get(name, 0 if self.graph.operators[name].inputs else 1)
+
+
+def start_of(graph: Graph, allocation: JobAllocation, version: int, before: Mapping[str, float]) -> Counters:
+    """Counters of a job that starts now."""
+    return Counters(graph, version, allocation.lanes, before)

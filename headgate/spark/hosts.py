@@ -1,0 +1,88 @@
+"""The hosts that jobs run on, and how many tasks or threads want their cores.
+
+The machine of the embedded Spark is looked at directly, several times a second; of other machines only Spark's own count of
+task seconds is known.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from headgate.core.model import HostReading
+from headgate.spark.metering import TaskRecords
+
+LOOK_S = 0.2
+EMBEDDED = "localhost"
+
+
+class Hosts:
+    """Reads the load of every host since the reading before."""
+
+    def __init__(self, records: TaskRecords, embedded: bool) -> None:
+        self._records = records
+        self._embedded = embedded
+        self._before: dict[str, float] = {}
+        self._read_s = time.time()
+        self._runnable = _Runnable() if embedded else None
+
+    def readings(self) -> tuple[HostReading, ...]:
+        if self._runnable is not None:
+            return (HostReading(EMBEDDED, float(os.cpu_count() or 1), self._runnable.mean()),)
+        now_s, elapsed_s = time.time(), max(0.001, time.time() - self._read_s)
+        cores: dict[str, float] = {}
+        spent: dict[str, float] = {}
+        for host, count, task_s in self._records.hosts():
+            cores[host] = cores.get(host, 0.0) + count
+            spent[host] = spent.get(host, 0.0) + task_s
+        found = tuple(
+            HostReading(host, cores[host], _grown(spent[host], self._before.get(host), elapsed_s)) for host in cores
+        )
+        self._before, self._read_s = spent, now_s
+        return found
+
+    def close(self) -> None:
+        if self._runnable is not None:
+            self._runnable.close()
+
+
+def _grown(now: float, before: float | None, elapsed_s: float) -> float | None:
+    return None if before is None else (now - before) / elapsed_s
+
+
+class _Runnable:
+    """The mean number of threads that ran or wanted to run on this machine."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="headgate-load", daemon=True)
+        self._thread.start()
+
+    def mean(self) -> float | None:
+        """Since it was last asked for; None if nobody has looked since."""
+        with self._lock:
+            mean = self._sum / self._count if self._count else None
+            self._sum, self._count = 0.0, 0
+        return mean
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            runnable = _runnable_now()
+            with self._lock:
+                self._sum, self._count = self._sum + runnable, self._count + 1
+
+
+def _runnable_now() -> float:
+    """Without this thread itself."""
+    running = Path("/proc/loadavg")
+    if not running.exists():
+        return os.getloadavg()[0]
+    return max(0.0, float(running.read_text().split()[3].split("/")[0]) - 1)

@@ -1,0 +1,358 @@
+"""One job at work: its streaming query, its epochs, and the levers that the next epoch goes by.
+
+A job is one query with `foreachBatch`. The callback builds the epoch's plan from what the job has at that moment, runs its
+sinks, counts, and then waits until the pace lets the next epoch start.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headgate.config import SparkSettings
+from headgate.core.intents import Intent
+from headgate.core.latency import Latency, merge
+from headgate.core.model import Graph, Job, JobAllocation, JobReading
+from headgate.errors import EngineError
+from headgate.ports import JobPhase
+from headgate.spark import levers, metering, plan
+from headgate.spark.counters import Done, start_of
+from headgate.spark.levers import Levers
+from headgate.spark.metering import WEIGHTS, Counted, TaskRecords
+from headgate.spark.reasons import reason_of
+from headgate.spark.topology import Source, Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PROGRESS = "progress.json"
+LOOK_S = 0.02
+"""How often a stop looks whether the query has come to rest."""
+
+
+SLOWER = 1.1
+"""From one epoch to the next, Spark's own part is believed to have become longer by this factor at most."""
+
+
+class Stopped(Exception):
+    """Ends a query from inside its callback: `query.stop()` in the middle of one leaves a stack trace behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Rows of each source that were processed before and after an epoch, so that a restart counts on."""
+
+    epoch: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+class RunningJob:
+    """A job with its query, in whatever phase it is."""
+
+    def __init__(
+        self, spark: SparkSession, topology: Topology, place: Path, allocation: JobAllocation, settings: SparkSettings
+    ) -> None:
+        self.topology = topology
+        self.graph: Graph = topology.graph()
+        self.intent: Intent = topology.intent
+        self.place = place
+        self.pool = ""
+        self.read_limit: int | None = settings.read_limit
+        self.phase = JobPhase.STARTING
+        self.reason = ""
+        self.since_s = time.time()
+        self.failures = 0
+        self.retry_at_s = 0.0
+        self.guard = threading.RLock()
+        """Held by whoever changes its phase."""
+        self._spark = spark
+        self._settings = settings
+        self._allocation = allocation
+        self._version = round(time.time() * 1000)
+        self._counters = start_of(self.graph, allocation, self._version, {})
+        self._narrow: frozenset[str] = frozenset()
+        self._query: StreamingQuery | None = None
+        self._error: BaseException | None = None
+        self._read_to_s = time.time()
+        self._gap_s = 0.0
+        self._returned_s: float | None = None
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._resting = threading.Event()
+        self._resting.set()
+
+    # -- what the engine sees
+
+    @property
+    def job(self) -> Job:
+        """The job as the controller knows it."""
+        return Job(self.topology.name, self.graph, self.intent, self.topology.tenant)
+
+    @property
+    def allocation(self) -> JobAllocation:
+        """What the next epoch will have."""
+        return self._allocation
+
+    def enter(self, phase: JobPhase, reason: str = "") -> None:
+        """From now on it is in this phase."""
+        self.phase, self.reason, self.since_s = phase, reason, time.time()
+
+    # -- life
+
+    def start(self) -> None:
+        """Start the query where its checkpoint ends; raises if the topology does not fit its rows."""
+        self._stopping.clear()
+        self._error = None
+        self._version += 1  # what is counted begins anew
+        self._counters = start_of(self.graph, self._allocation, self._version, self._processed_before())
+        self._pull_levers()
+        stream = self._stream()
+        self._dry_run(stream)
+        writer = stream.writeStream.foreachBatch(self._epoch).queryName(self.topology.name)
+        self._read_to_s = time.time()
+        self._query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
+
+    def stop(self) -> None:
+        """Let the epoch in flight finish, then stop; nothing is left running."""
+        query = self._query
+        self._stopping.set()
+        self._wake.set()
+        if query is None:
+            return
+        deadline_s = time.time() + self._settings.stop_s
+        while query.isActive and time.time() < deadline_s:
+            if self._resting.is_set() and not query.status["isTriggerActive"]:
+                break
+            time.sleep(LOOK_S)
+        query.stop()
+        self._query = None
+
+    def forget(self) -> None:
+        """Delete what it kept on disk."""
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def failure(self) -> str | None:
+        """Why the query ended by itself; None if it did not."""
+        query = self._query
+        if query is None or query.isActive:
+            return None
+        ended = self._error or query.exception()
+        return reason_of(ended) if ended is not None else "its query ended"
+
+    @property
+    def epochs(self) -> int:
+        """Epochs finished since the query was last started."""
+        return self._counters.epochs
+
+    def _stream(self) -> DataFrame:
+        frames = {}
+        for name in self.graph.sources:
+            with plan.named(name):
+                frame = self._source(name).stream(self._spark, self._place_of(name))
+                if not frame.isStreaming:
+                    raise EngineError("its function returned a DataFrame that is not a stream; use spark.readStream")
+            frames[name] = frame
+        return plan.tagged_union(frames)
+
+    def _dry_run(self, stream: DataFrame) -> None:
+        """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
+        empty = self._spark.createDataFrame([], stream.schema)
+        epoch = plan.build(self.topology, self.graph, empty, 0, self._allocation.lanes)
+        self._narrow = plan.narrow(epoch)
+        plan.release(epoch)
+
+    def _source(self, name: str) -> Source:
+        source = self.topology.nodes[name].function
+        assert isinstance(source, Source)
+        return source
+
+    def _place_of(self, source: str) -> Path:
+        place = self.place / "sources" / source
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    # -- levers
+
+    def set_allocation(self, allocation: JobAllocation) -> None:
+        """From the next epoch on; a shorter pace also ends the wait that is under way."""
+        if allocation == self._allocation:
+            return
+        self._version += 1
+        self._allocation = allocation
+        self._pull_levers()
+        self._wake.set()
+
+    def set_read_limit(self, rows: int | None) -> None:
+        """From the next epoch on."""
+        self.read_limit = rows
+        self._pull_levers()
+
+    def _pull_levers(self) -> None:
+        for name in self.graph.sources:
+            levers.write(self._place_of(name), Levers(self._allocation.lanes.get(name, 1), self.read_limit))
+
+    # -- epochs, in the query's own thread
+
+    def _epoch(self, batch: DataFrame, number: int) -> None:
+        if self._stopping.is_set():
+            raise Stopped
+        self._resting.clear()
+        try:
+            started_s = self._begin()
+            self._run(batch, number, started_s)
+            self._wait(started_s)
+        except BaseException as error:
+            self._counters.given_up()
+            self._error = error
+            raise
+        finally:
+            self._returned_s = time.time()
+            self._resting.set()
+
+    def _begin(self) -> float:
+        """The time between two callbacks is Spark's own, for offsets, log and commit, unless there were no rows to read."""
+        now_s = time.time()
+        if self._returned_s is not None:
+            gap_s = now_s - self._returned_s
+            self._gap_s = gap_s if self._gap_s == 0 else min(gap_s, SLOWER * self._gap_s)
+        self._counters.started(now_s, self._gap_s)
+        return now_s
+
+    def _run(self, batch: DataFrame, number: int, started_s: float) -> None:
+        allocation, version = self._allocation, self._version
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
+        tag = f"headgate-{self.topology.name}-{version}-{number}"
+        with _shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1)):
+            epoch = plan.build(self.topology, self.graph, batch, number, allocation.lanes, tag, self._narrow)
+            try:
+                plan.run(self.topology, self.graph, epoch)
+                counted = metering.read_all(epoch.meters)
+            finally:
+                plan.release(epoch)
+        self._count(epoch, counted, started_s, version, allocation)
+
+    def _count(
+        self,
+        epoch: plan.Epoch,
+        counted: Mapping[str, Counted | None],
+        started_s: float,
+        version: int,
+        allocation: JobAllocation,
+    ) -> None:
+        sent = {name: found.rows if (found := counted.get(name)) is not None else 0 for name in self.graph.operators}
+        rows = sum(sent[source] for source in self.graph.sources)
+        before = {source: self._counters.processed(source) for source in self.graph.sources}
+        done = Done(version, epoch.tag, epoch.stages, rows)
+        latency = [self._latency(sink, epoch.finished_s[sink], counted, started_s) for sink in self.graph.sinks]
+        self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
+        self._read_to_s = started_s
+        after = {source: before[source] + sent[source] for source in before}
+        levers.replace(self.place / PROGRESS, msgspec.json.encode(Progress(epoch.number, before, after)))
+
+    def _latency(
+        self, sink: str, finished_s: float, counted: Mapping[str, Counted | None], started_s: float
+    ) -> Latency | None:
+        """By the rows at the sink if they still say when they arrived; else by those that went into the epoch."""
+        at_sink = counted.get(sink)
+        if at_sink is not None:
+            return at_sink.latency(finished_s)
+        parent = counted.get(self.graph.operators[sink].inputs[0])
+        if parent is None or not parent.rows:
+            return None
+        read = [found for name in self._sources_of(sink) if (found := counted.get(name)) is not None and found.rows]
+        total = sum(found.rows for found in read)
+        parts = [
+            (found if found.arrived_s else self._evenly(found.rows, started_s)).latency(
+                finished_s, parent.rows * found.rows / total
+            )
+            for found in read
+        ]
+        return merge(parts)
+
+    def _evenly(self, rows: int, started_s: float) -> Counted:
+        """Rows that do not say when they arrived did so evenly since the epoch before was read."""
+        waited_s = started_s - self._read_to_s
+        arrived_s = tuple(self._read_to_s + waited_s * quantile for quantile, _ in WEIGHTS)
+        return Counted(rows, rows * (self._read_to_s + waited_s / 2), arrived_s)
+
+    def _sources_of(self, operator: str) -> list[str]:
+        inputs = self.graph.operators[operator].inputs
+        if not inputs:
+            return [operator]
+        return sorted({source for parent in inputs for source in self._sources_of(parent)})
+
+    def _wait(self, started_s: float) -> None:
+        """Until the pace lets the next epoch start, or something changes."""
+        while not self._stopping.is_set():
+            self._wake.clear()
+            left_s = started_s + (self._allocation.pace_s or 0.0) - self._gap_s - time.time()
+            if left_s <= 0 or self._stopping.is_set():
+                return
+            self._wake.wait(left_s)
+
+    # -- readings
+
+    def reading(self, records: TaskRecords) -> JobReading:
+        """Every counter at this moment."""
+        self._add_busy(records)
+        arrived = {name: self._arrived(name) for name in self.graph.sources}
+        return self._counters.reading(time.time(), arrived)
+
+    def _arrived(self, source: str) -> float | None:
+        try:
+            return self._source(source).arrived(self._place_of(source))
+        except Exception:  # a source of the user's: what it does not tell is not known
+            return None
+
+    def _add_busy(self, records: TaskRecords) -> None:
+        """Busy time of the newest epochs, taken for that of all since the last reading in proportion to their rows."""
+        done = self._counters.take_done()
+        sampled = done[-self._settings.sampled_epochs :]
+        rows = sum(epoch.rows for epoch in sampled)
+        scale = sum(epoch.rows for epoch in done) / rows if rows else len(done) / max(1, len(sampled))
+        busy_s: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for epoch in sampled:
+            for sink, stages in epoch.stages.items():
+                for task in records.tasks(plan.sink_tag(epoch.tag, sink), stages):
+                    busy_s[task.operator][task.lane] += task.busy_s * scale
+        if done:
+            self._counters.add_busy(done[-1].version, busy_s)
+
+    def _processed_before(self) -> Mapping[str, float]:
+        """What earlier runs had processed: an epoch that will be run again does not count."""
+        try:
+            saved = msgspec.json.decode((self.place / PROGRESS).read_bytes(), type=Progress)
+        except FileNotFoundError:
+            return {}
+        committed = (self.place / "checkpoint" / "commits" / str(saved.epoch)).exists()
+        return saved.after if committed else saved.before
+
+
+class _shuffling:
+    """Exchanges inside the user's functions have as many partitions as the widest operator, while this lasts.
+
+    The query itself must not see it: Spark ties its own state to the number the query was started with.
+    """
+
+    KEY = "spark.sql.shuffle.partitions"
+
+    def __init__(self, session: Any, partitions: int) -> None:
+        self._conf = session.conf
+        self._partitions = str(partitions)
+
+    def __enter__(self) -> None:
+        self._before = self._conf.get(self.KEY)
+        self._conf.set(self.KEY, self._partitions)
+
+    def __exit__(self, *_: object) -> None:
+        self._conf.set(self.KEY, self._before)

@@ -1,0 +1,286 @@
+"""The plan of one epoch, built anew from the topology and what the job has now: changing that is all a reconfiguration is.
+
+Exchanges are put in only where an operator has lanes of its own; what several operators read is kept for the epoch, so that
+nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headgate.core.model import Graph
+from headgate.errors import EngineError
+from headgate.spark import metering
+from headgate.spark.lanes import BatchLane, EventLane
+from headgate.spark.metering import Meter
+from headgate.spark.reasons import reason_of
+from headgate.spark.topology import Kind, Node, Source, Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TAG = "_source"
+"""With several sources: which of them a row is from."""
+
+Stage = tuple[tuple[str, int], ...]
+"""Who owns the tasks of a stage, in order: (operator, tasks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The rows an operator puts out, and the stages that make them: those before the last exchange, and the one after."""
+
+    rows: DataFrame
+    before: tuple[Stage, ...]
+    stage: Stage
+    certain: bool = True
+    """Whether its partitions are those of the stage; an exchange of the user's own may have changed them."""
+
+    @property
+    def partitions(self) -> int | None:
+        """None if they cannot be known without planning."""
+        return sum(count for _, count in self.stage) if self.certain else None
+
+
+@dataclass(slots=True)
+class Epoch:
+    """One epoch while it is put together and run."""
+
+    number: int
+    tag: str
+    """Marks the Spark jobs of this epoch."""
+    lanes: Mapping[str, int]
+    arrivals: tuple[str, ...]
+    """Columns in which sources say when their rows arrived."""
+    narrow: frozenset[str]
+    """Operators that leave rows in the partitions they came in."""
+    frames: dict[str, Frame] = field(default_factory=dict)
+    meters: dict[str, Meter] = field(default_factory=dict)
+    kept: list[DataFrame] = field(default_factory=list)
+    stages: dict[str, tuple[Stage, ...]] = field(default_factory=dict)
+    """The stages that each sink's action is expected to have."""
+    finished_s: dict[str, float] = field(default_factory=dict)
+    """When each sink was done."""
+
+
+def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Several sources as one stream: every row has its source's columns in a struct of that name, the others empty."""
+    from pyspark.sql import functions as F
+
+    if len(frames) == 1:
+        return next(iter(frames.values()))
+    types = {name: frame.schema.simpleString() for name, frame in frames.items()}
+
+    def tagged(name: str, frame: DataFrame) -> DataFrame:
+        columns = [
+            F.struct(*frame.columns).alias(other) if other == name else F.lit(None).cast(kind).alias(other)
+            for other, kind in types.items()
+        ]
+        return frame.select(F.lit(name).alias(TAG), *columns)
+
+    first, *others = (tagged(name, frame) for name, frame in frames.items())
+    for other in others:
+        first = first.unionByName(other)
+    return first
+
+
+def build(
+    topology: Topology,
+    graph: Graph,
+    batch: DataFrame,
+    number: int,
+    lanes: Mapping[str, int],
+    tag: str = "headgate",
+    narrow: frozenset[str] = frozenset(),
+) -> Epoch:
+    """Every operator's rows for this epoch; nothing runs yet.
+
+    `narrow` are the operators known to leave rows in the partitions they came in.
+    """
+    sources = [topology.nodes[name].function for name in graph.sources]
+    epoch = Epoch(
+        number, tag, lanes, tuple({source.arrival: None for source in sources if source.arrival is not None}), narrow
+    )
+    whole = _sources_of(batch, graph, epoch)
+    for name in graph.operators:
+        node = topology.nodes[name]
+        with named(name):
+            frame = _source(node, graph, batch, whole) if node.kind is Kind.SOURCE else _applied(node, epoch)
+            if node.kind is not Kind.SINK:
+                frame = _metered(node, frame, epoch)
+                if len(graph.children[name]) > 1:
+                    frame = _keep(frame, epoch)
+        epoch.frames[name] = frame
+    return epoch
+
+
+@contextmanager
+def named(operator: str) -> Iterator[None]:
+    """What goes wrong inside is told in one sentence that begins with the operator."""
+    try:
+        yield
+    except Exception as error:
+        reason = reason_of(error)
+        # Lanes run when a sink is written; what they raise names its own operator.
+        known = reason.startswith('operator "')
+        raise EngineError(reason if known else f'operator "{operator}": {reason}') from error
+
+
+def run(topology: Topology, graph: Graph, epoch: Epoch) -> None:
+    """Write every sink, one after another."""
+    for name in graph.sinks:
+        frame = epoch.frames[name]
+        epoch.stages[name] = (*frame.before, frame.stage)
+        with metering.tagged(frame.rows.sparkSession, sink_tag(epoch.tag, name)), named(name):
+            topology.nodes[name].function(frame.rows, epoch.number)
+        epoch.finished_s[name] = time.time()
+
+
+def sink_tag(tag: str, sink: str) -> str:
+    """Marks the Spark jobs of one sink."""
+    return f"{tag}-{sink}"
+
+
+def release(epoch: Epoch) -> None:
+    """Give back what was kept for the epoch."""
+    for rows in epoch.kept:
+        rows.unpersist()
+
+
+# -- operators -------------------------------------------------------------------------------------------------------------------
+
+
+def _sources_of(batch: DataFrame, graph: Graph, epoch: Epoch) -> DataFrame:
+    """The batch; kept if several sources are cut out of it."""
+    if len(graph.sources) == 1:
+        return batch
+    epoch.kept.append(batch.persist())
+    return epoch.kept[-1]
+
+
+def _source(node: Node, graph: Graph, batch: DataFrame, whole: DataFrame) -> Frame:
+    stage: Stage = ((node.name, partitions_of(batch)),)
+    if len(graph.sources) == 1:
+        return Frame(whole, (), stage)
+    return Frame(whole.where(whole[TAG] == node.name).select(f"`{node.name}`.*"), (), stage)
+
+
+def partitions_of(batch: DataFrame) -> int:
+    """Partitions of an epoch's input, which Spark hands over as an RDD."""
+    return int(batch._jdf.queryExecution().toRdd().getNumPartitions())
+
+
+def _applied(node: Node, epoch: Epoch) -> Frame:
+    """Rows go into lanes before the function; those of several inputs that need not meet by key, after it."""
+    inputs = [epoch.frames[name] for name in node.inputs]
+    if len(inputs) > 1 and not node.by:
+        return _in_lanes(node, _together(node, _transformed(node, inputs), inputs, epoch), epoch)
+    inputs = [_in_lanes(node, frame, epoch) for frame in inputs]
+    if node.kind is Kind.TRANSFORM:
+        rows = _transformed(node, inputs)
+    elif node.kind is Kind.SINK:
+        rows = _metered_sink(node, inputs[0].rows, epoch)
+    else:
+        rows = inputs[0].rows.mapInArrow(_lane(node, epoch.number), str(node.schema))
+    return _together(node, rows, inputs, epoch)
+
+
+def _together(node: Node, rows: DataFrame, inputs: list[Frame], epoch: Epoch) -> Frame:
+    """What comes out of these inputs: tasks of one stage if their rows have met by key, else side by side."""
+    before = tuple(dict.fromkeys(stage for frame in inputs for stage in frame.before))
+    met = len({frame.stage for frame in inputs}) == 1
+    stage = inputs[0].stage if met else tuple(part for frame in inputs for part in frame.stage)
+    certain = node.kind is not Kind.TRANSFORM or node.name in epoch.narrow
+    return Frame(rows, before, stage, certain and all(frame.certain for frame in inputs))
+
+
+NARROW = frozenset(
+    ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "MapInArrow", "Union", "View", "Sample")
+)
+"""Logical operators that leave rows in the partitions they came in."""
+
+
+def narrow(epoch: Epoch) -> frozenset[str]:
+    """The operators of a plan without an exchange of the user's own; looked up once, the plan has the same shape each time."""
+    found = set()
+    for name, frame in epoch.frames.items():
+        tree = str(frame.rows._jdf.queryExecution().analyzed().toString()).splitlines()
+        kinds = [line.lstrip(" :+-").split(" ", 1)[0] for line in tree]
+        exchanges = [kind for kind in kinds if kind.startswith("Repartition")]
+        if set(kinds) - LEAVES - set(exchanges) <= NARROW and len(exchanges) <= len(frame.before):
+            found.add(name)
+    return frozenset(found)
+
+
+LEAVES = frozenset(("LogicalRDD", "LocalRelation"))
+
+
+def _transformed(node: Node, inputs: list[Frame]) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    put_out = node.function(*(frame.rows for frame in inputs))
+    if not isinstance(put_out, DataFrame):
+        raise EngineError(f"its function returned {type(put_out).__name__}; it must return a DataFrame")
+    return put_out
+
+
+def _in_lanes(node: Node, frame: Frame, epoch: Epoch) -> Frame:
+    """The rows in as many partitions as the operator has lanes; as they are if it has none of its own, or as many already."""
+    lanes = epoch.lanes.get(node.name)
+    if lanes is None:
+        return frame
+    if not node.by and frame.partitions == lanes:
+        return Frame(frame.rows, frame.before, ((node.name, lanes),))
+    rows = frame.rows.repartition(lanes, *node.by)
+    return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
+
+
+def _lane(node: Node, epoch: int) -> Any:
+    schema = arrow_schema(str(node.schema))
+    if node.kind is Kind.BATCHES:
+        return BatchLane(node.name, node.function, schema)
+    return EventLane(node.name, node.function, schema, node.dead_letter, epoch)
+
+
+@lru_cache
+def arrow_schema(ddl: str) -> pa.Schema:
+    """The Arrow columns that Spark takes for these."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    columns = StructType.fromDDL(ddl)
+    assert isinstance(columns, StructType)
+    return to_arrow_schema(columns, timezone="UTC")
+
+
+# -- meters ----------------------------------------------------------------------------------------------------------------------
+
+
+def _metered(node: Node, frame: Frame, epoch: Epoch) -> Frame:
+    arrival = node.function.arrival if isinstance(node.function, Source) else None
+    rows, meter = metering.metered(frame.rows, arrival)
+    epoch.meters[node.name] = meter
+    return Frame(rows, frame.before, frame.stage, frame.certain)
+
+
+def _metered_sink(node: Node, rows: DataFrame, epoch: Epoch) -> DataFrame:
+    """A sink is metered only if its rows still say when they arrived: their number is known from the operator before it."""
+    times = {column for column, kind in rows.dtypes if kind == "timestamp"}
+    arrival = next((column for column in epoch.arrivals if column in times), None)
+    if arrival is None:
+        return rows
+    rows, epoch.meters[node.name] = metering.metered(rows, arrival)
+    return rows
+
+
+def _keep(frame: Frame, epoch: Epoch) -> Frame:
+    rows = frame.rows.persist()
+    epoch.kept.append(rows)
+    return Frame(rows, frame.before, frame.stage, frame.certain)

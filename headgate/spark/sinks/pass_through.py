@@ -1,0 +1,48 @@
+"""Sinks that are Spark's own, and one that throws everything away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Writer = Callable[["DataFrame", int], None]
+
+
+def console(rows: int = 20, truncate: bool = True) -> Writer:
+    """Print the first rows of each epoch; all of them are computed."""
+
+    def write(frame: DataFrame, epoch: int) -> None:
+        kept = frame.persist()
+        try:
+            count = kept.count()
+            if count:
+                print(f"epoch {epoch}: {count} rows", flush=True)
+                kept.show(rows, truncate)
+        finally:
+            kept.unpersist()
+
+    return write
+
+
+def discard() -> Writer:
+    """Compute every row and keep none: for measuring."""
+
+    def write(frame: DataFrame, epoch: int) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    return write
+
+
+def kafka(**options: Any) -> Writer:
+    """Kafka, with Spark's own options; at least once, because Kafka takes an epoch that is written again for a new one.
+
+    Rows need a column `value`: `sinks.kafka(**{"kafka.bootstrap.servers": "host:9092", "topic": "alerts"})`
+    """
+
+    def write(frame: DataFrame, epoch: int) -> None:
+        frame.write.format("kafka").options(**options).save()
+
+    return write

@@ -1,0 +1,235 @@
+"""Redis as a sink: rows as entries of a stream, each exactly once, or as hashes of which the last value stays.
+
+The lanes put their rows of an epoch aside in Redis. The driver then has one script append them all and note the epoch, which
+happens as a whole or not at all. So it does not matter in how many lanes, or how often, an epoch was tried before.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.errors import EngineError, GraphError
+from headgate.spark.sources.redis import TYPES, URL, asking, check_url, connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from redis.client import Pipeline
+
+STAGED_S = 3600
+"""How long rows are kept aside for an epoch that nobody commits or tries again."""
+QUERY_ID = "sql.streaming.queryId"
+"""Where Spark says which query an epoch belongs to; the same after a restart, another one for a new checkpoint."""
+JSON_TYPES = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
+
+COMMIT = """
+local epochs, stream, staged = unpack(KEYS)
+local writer, epoch, width = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local written = tonumber(redis.call('HGET', epochs, writer) or -1)
+if written >= epoch then
+    redis.call('UNLINK', staged)
+    return 'before'
+end
+for number = 4 + width, #ARGV do
+    if redis.call('HEXISTS', staged, ARGV[number]) == 0 then
+        return 'gone'
+    end
+end
+
+local function append(block)
+    local rows, at = struct.unpack('<i4', block)
+    local lengths, texts = {}, {}
+    for column = 1, width do
+        local size = struct.unpack('<i4', block, at)
+        lengths[column], texts[column] = at + 4, at + 4 + 4 * rows
+        at = texts[column] + size
+    end
+    for row = 0, rows - 1 do
+        local entry = {}
+        for column = 1, width do
+            local length = struct.unpack('<i4', block, lengths[column] + 4 * row)
+            if length >= 0 then
+                entry[#entry + 1] = ARGV[3 + column]
+                entry[#entry + 1] = block:sub(texts[column], texts[column] + length - 1)
+                texts[column] = texts[column] + length
+            end
+        end
+        if #entry == 0 then
+            entry = {'', ''}
+        end
+        redis.call('XADD', stream, '*', unpack(entry))
+    end
+end
+
+for number = 4 + width, #ARGV do
+    append(redis.call('HGET', staged, ARGV[number]))
+end
+redis.call('HSET', epochs, writer, epoch)
+redis.call('UNLINK', staged)
+return 'now'
+"""
+"""Looks whether all is there before it writes, as Redis takes nothing back. An entry needs a field, even if a row is all null."""
+
+
+# -- entries of a stream
+
+
+@dataclass(frozen=True, slots=True)
+class RedisStream:
+    """Appends every row to a stream, exactly once."""
+
+    stream: str
+    url: str = field(default=URL, repr=False)
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stream, str) or not self.stream:
+            raise GraphError(f'a Redis sink writes to {self.stream!r}; name a stream, such as redis("alerts")')
+        check_url(self.url)
+
+    def __call__(self, rows: DataFrame, epoch: int) -> None:
+        client, writer = connect(self.url), self.name or _query_of(rows)
+        epochs, staged = self._key("epochs"), self._key(f"staged:{writer}")
+        with asking(self.url):
+            if int(client.hget(epochs, writer) or -1) >= epoch:
+                return
+            client.unlink(staged)
+        put_aside = texts(rows).mapInArrow(partial(stage, self.url, staged), "block string").collect()
+        arguments = [writer, epoch, len(rows.columns), *rows.columns, *(block for (block,) in put_aside)]
+        with asking(self.url):
+            outcome = client.register_script(COMMIT)(keys=[epochs, self.stream, staged], args=arguments)
+        if outcome == b"gone":
+            raise EngineError(f'the rows of epoch {epoch} for stream "{self.stream}" are gone from Redis; try it again')
+
+    def _key(self, what: str) -> str:
+        """On the same node of a Redis cluster as the stream itself."""
+        return f"headgate:{{{self.stream}}}:{what}"
+
+
+def redis(stream: str, *, url: str = URL, name: str | None = None) -> RedisStream:
+    """Appends every row to a Redis Stream, exactly once; columns become fields, and those that are null are left out.
+
+    `job.sink("alerts", sinks.redis("alerts"), large)`
+
+    `name` tells apart two sinks of one job that write to the same stream; else leave it out.
+    """
+    return RedisStream(stream, url, name)
+
+
+def stage(url: str, staged: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Puts the rows of one lane aside, under names that no other attempt has."""
+    task = uuid4().hex
+    for number, batch in enumerate(batches):
+        block = f"{task}:{number}"
+        with asking(url):
+            pipeline = connect(url).pipeline()
+            pipeline.hset(staged, block, block_of(batch))
+            pipeline.expire(staged, STAGED_S)
+            pipeline.execute()
+        yield pa.RecordBatch.from_pydict({"block": [block]})
+
+
+def block_of(batch: pa.RecordBatch) -> bytes:
+    """The number of rows; then of each column the size of its texts, the length of each (-1: null), and the texts."""
+    parts = [struct.pack("<i", batch.num_rows)]
+    for column in batch.columns:
+        raw = raw_of(column)
+        content = b"".join(raw.drop_null().to_pylist())
+        lengths = pc.fill_null(pc.binary_length(raw), -1).to_numpy(zero_copy_only=False).astype("<i4")
+        parts += [struct.pack("<i", len(content)), lengths.tobytes(), content]
+    return b"".join(parts)
+
+
+def _query_of(rows: DataFrame) -> str:
+    """Outside of a streaming query there is one writer to a stream."""
+    return rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+
+
+# -- hashes
+
+
+@dataclass(frozen=True, slots=True)
+class RedisHashes:
+    """Keeps one hash for each key; writing a row again changes nothing."""
+
+    prefix: str
+    key: str
+    url: str = field(default=URL, repr=False)
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+
+    def __call__(self, rows: DataFrame, epoch: int) -> None:
+        if self.key not in rows.columns:
+            columns = ", ".join(rows.columns)
+            raise GraphError(f'the key of the Redis hashes is "{self.key}", which is none of the columns: {columns}')
+        texts(rows).mapInArrow(partial(put, self, rows.columns), "rows long").collect()
+
+
+def redis_hashes(prefix: str, key: str, *, url: str = URL) -> RedisHashes:
+    """Keeps each row as a Redis hash, named by `prefix` and the row's value of `key`; the last row of a key stays.
+
+    `job.sink("totals", sinks.redis_hashes("total:", "user"), totals, by="user", lanes=2)`
+
+    Rows of a key follow each other only within a lane. Columns that are null are removed from the hash.
+    """
+    return RedisHashes(prefix, key, url)
+
+
+def put(sink: RedisHashes, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes the rows of one lane in their order."""
+    for batch in batches:
+        pipeline = connect(sink.url).pipeline(transaction=False)
+        for row in zip(*(raw_of(column).to_pylist() for column in batch.columns), strict=True):
+            _put_row(pipeline, sink, dict(zip(names, row, strict=True)))
+        with asking(sink.url):
+            pipeline.execute()
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+
+def _put_row(pipeline: Pipeline, sink: RedisHashes, row: dict[str, bytes | None]) -> None:
+    key = row[sink.key]
+    if key is None:
+        raise EngineError(f'a row has no "{sink.key}", which is the key of its Redis hash; leave such rows out')
+    name = sink.prefix.encode() + key
+    pipeline.hset(name, mapping={column: value for column, value in row.items() if value is not None})
+    empty = [column for column, value in row.items() if value is None]
+    if empty:
+        pipeline.hdel(name, *empty)
+
+
+# -- values as texts
+
+
+def texts(rows: DataFrame) -> DataFrame:
+    """Columns that Arrow can write as texts, what is nested as JSON; numbered, as `mapInArrow` refuses names with dots."""
+    return rows.select(*(_text(column).alias(f"column_{number}") for number, column in enumerate(rows.schema.fields)))
+
+
+def _text(column: T.StructField) -> Column:
+    value = F.col("`{}`".format(column.name.replace("`", "``")))
+    if isinstance(column.dataType, TYPES):
+        return value
+    return F.to_json(value) if isinstance(column.dataType, JSON_TYPES) else value.cast("string")
+
+
+def raw_of(column: pa.Array) -> pa.Array:
+    """Values as the texts that a Redis source reads back, times in UTC; bytes stay as they are.
+
+    >>> raw_of(pa.array([7, None])).to_pylist()
+    [b'7', None]
+    """
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary())
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    return column.cast(pa.string()).cast(pa.binary())

@@ -1,0 +1,21 @@
+"""Where rows come from: a load generator, Redis Streams, files, Kafka. Any function that returns a streaming DataFrame does too."""
+
+from headgate.loads import Diurnal, Load, Ramp, Sine, Spike, Steady, Steps, Trace
+from headgate.spark.sources.load import load
+from headgate.spark.sources.pass_through import files, kafka
+from headgate.spark.sources.redis import redis
+
+__all__ = [
+    "Diurnal",
+    "Load",
+    "Ramp",
+    "Sine",
+    "Spike",
+    "Steady",
+    "Steps",
+    "Trace",
+    "files",
+    "kafka",
+    "load",
+    "redis",
+]

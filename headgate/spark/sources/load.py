@@ -1,0 +1,177 @@
+"""A load generator: rows that arrive by a pattern, whether or not anybody reads them.
+
+What has arrived by a moment depends on nothing but the pattern and when the job first started, so an epoch that is read again
+after a crash has the same rows, and rows that wait are a real backlog.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from headgate.loads import Load, Steady
+from headgate.spark import levers
+from headgate.spark.sources.registry import register
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+    Numbers = NDArray[np.float64]
+
+STEP_S = 0.1
+"""The rate holds for this long."""
+BATCH_ROWS = 65536
+"""Rows per Arrow batch."""
+BEGAN = "began"
+FORMAT = "headgate-load"
+
+
+class Arrivals:
+    """How many rows a load has sent by a moment, and when each of them came.
+
+    >>> arrivals = Arrivals(Steady(100))
+    >>> arrivals.by(2.0)
+    200
+    >>> arrivals.times_s(50, 52).round(3).tolist()
+    [0.51, 0.52]
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._sums: Numbers = np.zeros(1)
+
+    def by(self, at_s: float) -> int:
+        """Rows that have arrived `at_s` seconds after the start."""
+        self._extend(at_s)
+        return math.floor(np.interp(max(0.0, at_s), np.arange(len(self._sums)) * STEP_S, self._sums) + 1e-6)
+
+    def times_s(self, first: int, last: int) -> Numbers:
+        """When the rows from `first` up to but not including `last` arrived."""
+        low = max(0, int(np.searchsorted(self._sums, first, "right")) - 1)
+        high = int(np.searchsorted(self._sums, last, "left")) + 1
+        grid = np.arange(low, min(high, len(self._sums))) * STEP_S
+        wanted = np.arange(first + 1, last + 1, dtype=np.float64)
+        return np.asarray(np.interp(wanted, self._sums[low:high], grid))
+
+    def _extend(self, at_s: float) -> None:
+        have, need = len(self._sums), math.ceil(at_s / STEP_S) + 1
+        if need <= have:
+            return
+        steps = np.arange(have - 1, need + 600)
+        rates = np.fromiter((self._load.rate_rows_s((step + 0.5) * STEP_S) for step in steps), np.float64, len(steps))
+        self._sums = np.concatenate((self._sums, self._sums[-1] + np.cumsum(rates * STEP_S)))
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A load as a source: columns `row` (0, 1, 2, …) and `arrived`."""
+
+    load: Load
+    arrival: str | None = "arrived"
+    elastic: bool = True
+
+    def stream(self, spark: SparkSession, place: Path) -> DataFrame:
+        began_s(place)
+        register(spark, LoadSource)
+        load = base64.b64encode(pickle.dumps(self.load)).decode()
+        return spark.readStream.format(FORMAT).option("load", load).option("place", str(place)).load()
+
+    def arrived(self, place: Path) -> float | None:
+        return float(self._arrivals.by(time.time() - began_s(place)))
+
+    @cached_property
+    def _arrivals(self) -> Arrivals:
+        return Arrivals(self.load)
+
+
+def load(pattern: Load | float) -> Generator:
+    """Rows by a pattern of `headgate.sources`, or so many per second.
+
+    `sources.load(1000)`, `sources.load(sources.Steps([(0, 1000), ("1m", 3000)]))`
+    """
+    return Generator(Steady(pattern) if isinstance(pattern, int | float) else pattern)
+
+
+def began_s(place: Path) -> float:
+    """When the first row could have arrived: decided once per job, kept for good."""
+    path = place / BEGAN
+    if not path.exists():
+        levers.replace(path, repr(time.time()).encode())
+    return float(path.read_text())
+
+
+class LoadSource(DataSource):
+    """The load generator as Spark sees it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return "row long, arrived timestamp"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return LoadReader(self.options)
+
+
+class LoadReader(DataSourceStreamReader):
+    """Reads rows by their number; an offset is the number of rows read so far."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._place = Path(options["place"])
+        self._began_s = began_s(self._place)
+        self._arrivals = Arrivals(pickle.loads(base64.b64decode(options["load"])))
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"rows": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        arrived = self._arrivals.by(time.time() - self._began_s)
+        most = levers.read(self._place).read_limit
+        return {"rows": max(start["rows"], arrived if most is None else min(arrived, start["rows"] + most))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Equal parts, as many as there are lanes; each knows when its rows arrived."""
+        first, last = start["rows"], end["rows"]
+        self._arrivals.by(time.time() - self._began_s)
+        lanes = min(levers.read(self._place).lanes, max(1, last - first))
+        bounds = [first + (last - first) * lane // lanes for lane in range(lanes + 1)]
+        return [InputPartition((low, high, self._stamps(low, high))) for low, high in pairwise(bounds)]
+
+    def _stamps(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """A few rows and their arrivals in microseconds; between them rows come evenly."""
+        if last <= first:
+            return [], []
+        times_s = self._arrivals.times_s(first, last)
+        chosen = np.unique(np.linspace(0, last - first - 1, min(last - first, STAMPS)).astype(np.int64))
+        micros = (times_s[chosen] + self._began_s) * 1e6
+        return (chosen + first).tolist(), micros.astype(np.int64).tolist()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        first, last, (rows, micros) = partition.value
+        for low in range(first, last, BATCH_ROWS):
+            numbers = np.arange(low, min(low + BATCH_ROWS, last), dtype=np.int64)
+            arrived = np.interp(numbers, rows, micros).astype(np.int64)
+            yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(arrived, ARROW_TIME)], ["row", "arrived"])
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Rows are made, not kept."""
+
+
+STAMPS = 200
+"""Rows per partition whose arrival is reckoned exactly."""
+ARROW_TIME = pa.timestamp("us", tz="UTC")

@@ -1,0 +1,53 @@
+"""Sources that are Spark's own: files in a directory, and Kafka. Options go through as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class PassThrough:
+    """One of Spark's streaming sources with its options."""
+
+    format: str
+    options: dict[str, Any] = field(default_factory=dict)
+    schema: str | None = None
+    arrival: str | None = None
+    """The column that says when a row arrived."""
+    stamp: str | None = None
+    """An expression that makes this column."""
+    elastic: bool = False
+
+    def stream(self, spark: SparkSession, place: Path) -> DataFrame:
+        reader = spark.readStream.format(self.format).options(**self.options)
+        frame = (reader.schema(self.schema) if self.schema is not None else reader).load()
+        if self.arrival is None or self.stamp is None:
+            return frame
+        from pyspark.sql import functions as F
+
+        return frame.withColumn(self.arrival, F.expr(self.stamp))
+
+    def arrived(self, place: Path) -> float | None:
+        return None
+
+
+def files(path: str | Path, *, schema: str, format: str = "json", **options: Any) -> PassThrough:
+    """Files that appear in a directory; a row arrived when its file was written, as the column `arrived` says.
+
+    `sources.files("in", schema="id long, amount double", format="json", maxFilesPerTrigger=100)`
+    """
+    given = {"path": str(path), **options}
+    return PassThrough(format, given, schema, "arrived", "_metadata.file_modification_time")
+
+
+def kafka(**options: Any) -> PassThrough:
+    """Kafka, with Spark's own options (`spark.jars.packages` must name spark-sql-kafka); a row arrived at its timestamp.
+
+    Options have dots in their names: `sources.kafka(**{"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"})`
+    """
+    return PassThrough("kafka", options, None, "timestamp")

@@ -1,0 +1,34 @@
+"""`python -m tests.server.fake_run COMMAND...`: the command line on the engine without Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from headgate.cli import cluster, run_command
+from tests.server.fake import FakeEngine
+
+
+class SlowEngine(FakeEngine):
+    """Takes its time to close, as epochs do."""
+
+    def close(self) -> None:
+        time.sleep(float(os.environ.get("CLOSE_S", "0")))
+        super().close()
+        print("engine closed", flush=True)
+
+
+def open_engine(home: Path, settings: Any, master: str | None) -> FakeEngine:
+    engine = SlowEngine()
+    if "HOPELESS" in os.environ:
+        engine.latency_s = 30.0
+    return engine
+
+
+cluster.open_engine = open_engine
+
+if __name__ == "__main__":
+    sys.exit(run_command(sys.argv[1:]))

@@ -1,0 +1,230 @@
+"""The API as a client on the same machine sees it, over a real loopback socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headgate.errors import EngineError, InputError, NoServiceError
+from headgate.server.app import app_of, listen, served
+from headgate.server.client import Client
+from headgate.server.home import Home
+from headgate.spark.jobfile import request_from
+from tests.server.conftest import Bench
+from tests.server.fake import job_file
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def url(bench: Bench, home: Home) -> Iterator[str]:
+    """A service that answers in its home."""
+    with (
+        closing(listen()) as listening,
+        served(app_of(bench.service, home.new_token()), listening) as url,
+        home.announced(url),
+    ):
+        yield url
+
+
+@pytest.fixture
+def client(url: str, home: Home) -> Client:
+    return Client(home)
+
+
+@pytest.fixture
+def api(url: str, home: Home) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {home.read_token()}"}
+    with httpx.Client(base_url=url, headers=headers, trust_env=False) as connection:
+        yield connection
+
+
+# -- what can be asked and changed
+
+
+def test_whole_life_of_a_job(bench, client, tmp_path):
+    request = request_from({"file": str(job_file(tmp_path)), "name": "mine", "share": 2})
+    assert client.submit(request) == "mine"
+    client.change("mine", {"intent": {"latency": "1s"}, "read_limit": 10})
+    client.pause("mine")
+    job = client.status().jobs["mine"]
+    assert (job.state, job.intent, job.share, job.read_limit) == ("paused", "1 s", 2, 10)
+    client.resume("mine")
+    bench.rounds(4)
+    assert client.status().jobs["mine"].met is True
+    assert client.remove("mine") == ""
+    assert client.status().jobs == {}
+
+
+def test_status_has_every_field_of_a_recorded_round(bench, api):
+    bench.submit()
+    bench.rounds(3)
+    status = api.get("/status").json()
+    recorded = json.loads(json.dumps(status))
+    (round_,) = [one for one in bench.journal.rounds() if one.at_s == status["at_s"]]
+    for name in ("at_s", "phase", "score", "max_score", "decision"):
+        assert recorded[name] == getattr(round_, name)
+    for name in type(round_.jobs["orders"]).__slots__:
+        assert recorded["jobs"]["orders"][name] == getattr(round_.jobs["orders"], name)
+
+
+def test_story_is_told_with_how_to_show_its_times(bench, client):
+    bench.engine.latency_s = 30.0
+    bench.submit()
+    bench.rounds(8)
+    told = client.story("orders")
+    assert "missed its intent from the start" in told.lines[0].text
+    assert told.about["clock"] == "wall"
+
+
+def test_answer_is_json_also_when_a_name_has_odd_signs(client):
+    with pytest.raises(InputError, match=r'there is no job "a b\?c"'):
+        client.pause("a b?c")
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code", "sentence"),
+    [
+        ("POST", "/jobs/order/pause", None, 404, 'there is no job "order". Did you mean "orders"?'),
+        ("GET", "/jobs/order/explain", None, 404, 'there is no job "order". Did you mean "orders"?'),
+        ("POST", "/jobs", b'{"file": "%s"}', 409, 'there is a job "orders" already'),
+        ("POST", "/jobs", b'{"fiel": "x"}', 400, 'Did you mean "file"?'),
+        ("POST", "/jobs", b"[]", 400, "it must be a table"),
+        ("POST", "/jobs", b"{", 422, "the body of the request is not JSON"),
+        ("POST", "/jobs", b"", 422, "the body of the request is not JSON"),
+        ("PATCH", "/jobs/orders", b'{"share": 11}', 400, "it must be at most 10"),
+        ("PATCH", "/jobs/orders", b'{"intent": {"worth": null}}', 400, "worth is None; it must be a number above 0"),
+        ("GET", "/nothing", None, 404, "GET /nothing: Not Found"),
+        ("PUT", "/status", None, 405, "PUT /status: Method Not Allowed"),
+    ],
+)
+def test_refusal_is_one_sentence_with_its_code(bench, api, method, path, body, code, sentence):
+    bench.submit()
+    content = body.replace(b"%s", str(bench.directory / "orders.py").encode()) if body is not None else None
+    answer = api.request(method, path, content=content, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, list(answer.json())) == (code, ["error"])
+    assert sentence in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+
+
+def test_engine_that_cannot_is_not_the_clients_fault(bench, api, client):
+    bench.engine.refuses = "no room"
+    answer = api.post("/jobs", json={"file": str(job_file(bench.directory))})
+    assert (answer.status_code, answer.json()) == (503, {"error": "no room"})
+    with pytest.raises(EngineError, match="no room"):
+        client.submit(request_from({"file": str(bench.directory / "orders.py")}))
+
+
+TOKENS = (None, "", "Bearer", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer ä")
+
+
+def test_nothing_is_told_without_the_token(api, home):
+    token = home.read_token()
+    del api.headers["Authorization"]
+    for path, given in product(("/status", "/docs", "/openapi.json", "/nothing"), TOKENS):
+        headers = {} if given is None else {"Authorization": given.format(token).encode()}
+        answer = api.get(path, headers=headers)
+        assert (answer.status_code, list(answer.json())) == (401, ["error"])
+        assert token not in answer.text
+
+
+def test_page_whose_name_points_at_loopback_is_refused(api):
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", ""):
+        assert api.get("/status", headers={"Host": host}).status_code == 403
+
+
+def test_loopback_by_any_name_is_served(api):
+    for host in ("localhost", "LOCALHOST:1234", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80"):
+        assert api.get("/status", headers={"Host": host}).status_code == 200
+
+
+def test_port_that_is_taken_is_one_sentence():
+    with closing(listen()) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 cannot be used: Address already in use"):
+            listen(port)
+
+
+def test_server_listens_on_loopback_alone():
+    with closing(listen()) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+
+
+# -- the home
+
+
+def test_token_can_be_read_by_its_user_alone_and_is_new_each_time(home):
+    home.token.write_text("old")
+    home.token.chmod(0o644)
+    first = home.new_token()
+    assert stat.S_IMODE(home.token.stat().st_mode) == 0o600
+    assert len(first) > 40
+    assert home.new_token() != first
+
+
+def test_token_is_not_written_through_a_link(home, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("theirs")
+    home.token.symlink_to(elsewhere)
+    home.new_token()
+    assert elsewhere.read_text() == "theirs"
+    assert not home.token.is_symlink()
+
+
+def test_second_service_in_a_home_is_refused(home):
+    sentence = rf'Headgate runs in ".*" already \(process {os.getpid()}\)'
+    with home.held(), home.announced("http://127.0.0.1:1"), pytest.raises(InputError, match=sentence), home.held():
+        pass
+    with home.held():
+        pass
+
+
+def test_home_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be created: Not a directory"), Home(tmp_path / "file" / "home").held():
+        pass
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{}", '{"url": "http://127.0.0.1:1", "pid": 4194304999}', '{"url": 5, "pid": 1}']
+)
+def test_client_says_that_nobody_is_there(home, content):
+    home.new_token()
+    if content is not None:
+        home.address.write_text(content)
+    with pytest.raises(NoServiceError, match=r'no Headgate runs in ".*"; start one with `headgate run FILE`'):
+        Client(home).status()
+
+
+def test_client_is_not_confused_by_the_address_of_a_dead_process(home):
+    process = os.spawnlp(os.P_NOWAIT, "true", "true")
+    os.waitpid(process, 0)
+    home.new_token()
+    with closing(listen()) as somebody_else:
+        port = somebody_else.getsockname()[1]
+        home.address.write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": process}))
+        with pytest.raises(NoServiceError):
+            Client(home).status()
+
+
+def test_client_says_that_nobody_answers(home):
+    home.new_token()
+    with closing(listen()) as gone:
+        port = gone.getsockname()[1]
+    home.address.write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": os.getpid()}))
+    with pytest.raises(NoServiceError):
+        Client(home).status()

@@ -1,0 +1,54 @@
+"""One Spark for all tests of this directory; every test gets an engine without jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.config import SparkSettings
+from headgate.spark.engine import SparkEngine, open_engine
+
+SETTINGS = SparkSettings(slots=8, back_off_s=0.2, retries=2, stop_s=30)
+
+Until = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
+    engine = open_engine(tmp_path_factory.mktemp("headgate"), SETTINGS)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(shared_engine: SparkEngine) -> Iterator[SparkEngine]:
+    yield shared_engine
+    for name in list(shared_engine.states()):
+        shared_engine.remove(name)
+
+
+@pytest.fixture
+def spark(shared_engine: SparkEngine) -> SparkSession:
+    return shared_engine.spark
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def until() -> Until:
+    """Wait until something is true; fail with `what` if it never is."""
+
+    def wait(condition: Callable[[], object], what: str, within_s: float = 180.0) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline_s, f"{what} did not happen within {within_s:g} s"
+            time.sleep(0.05)
+
+    return wait

@@ -12,7 +12,7 @@ help: ## list these targets
 
 set-up: $(READY) ## install Headgate and its tools into .venv
 
-demo: $(READY) ## watch the control loop share a simulated cluster
+demo: $(READY) ## watch three tenants share an embedded Spark
 	@$(BIN)/headgate demo
 
 test: $(READY) ## run the tests and the examples in docstrings
@@ -25,10 +25,8 @@ check: $(READY) ## the gate: format, lint, types, imports, tests
 	@echo "== imports" && $(BIN)/lint-imports --no-logo
 	@echo "== tests"   && $(BIN)/python -m pytest -q
 
-bench: $(READY) ## measure the simulator, the controller and both sizings
-	@$(BIN)/headgate bench simulator
-	@$(BIN)/headgate bench controller
-	@$(BIN)/headgate bench sizing
+bench: $(READY) ## measure everything that has a benchmark (an hour)
+	@for name in simulator controller sizing reconfigure overhead fidelity tenants; do $(BIN)/headgate bench $$name; done
 
 docs: $(READY) ## write the parts of the docs that come from the code
 	@$(BIN)/python tools/docs.py

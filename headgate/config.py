@@ -209,6 +209,15 @@ class SparkSettings:
         "Longest pace that a job starts with, as far as its intent allows; the control loop goes on from there.",
         0,
     )
+    longest_epoch_s: float = setting(
+        5.0,
+        "s",
+        "An epoch reads no more rows than the last one would have worked off in this time, so that levers take effect soon.",
+        0.1,
+    )
+    first_rows: int = setting(
+        10_000, "rows", "Rows that the first epoch reads at most: nobody knows yet how long they take.", 1
+    )
     read_limit: int = setting(1_000_000, "rows", "Rows that an epoch reads at most from a source of Headgate's own.", 1)
 
 

@@ -29,6 +29,8 @@ SHOWN_ACTIONS = 5
 PHASES: Mapping[str, str] = {"not converged": "converging"}
 """Words that read better in a headline."""
 STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "dim"}
+STATES: Mapping[bool | None, str] = {True: "met", False: "missed", None: "measuring"}
+"""Whether a job that runs meets its intent."""
 
 # -- what is shown ---------------------------------------------------------------------------------------------------------------
 
@@ -191,10 +193,10 @@ def jobs_table(rows: Sequence[Row], room: int | None = None) -> list[RenderableT
     fits = len(ordered) if room is None or len(ordered) <= room else room - 1
     drawn = Table(box=None, pad_edge=True, header_style="dim", collapse_padding=False, padding=(0, 2, 0, 1))
     paced = any(row.pace_s is not None for row in rows)
-    for name in ("job", "intent", "latency", "juice", "utility", "lanes", *(["every"] if paced else [])):
+    for name in ("job", "intent", "latency", "juice", "utility", "lanes", *(["every"] if paced else []), "state"):
         drawn.add_column(name, no_wrap=True)
     for row in ordered[:fits]:
-        drawn.add_row(*_cells(row), *([_pace(row.pace_s)] if paced else []))
+        drawn.add_row(*_cells(row), *([_pace(row.pace_s)] if paced else []), Text(STATES[row.met], STYLES[row.met]))
     return [drawn, *_rest(ordered[fits:])]
 
 

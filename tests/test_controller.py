@@ -14,10 +14,10 @@ from headgate.core.intents import Intent
 from headgate.core.model import Action, Job, JobAllocation, Outcome
 from headgate.core.state import Decision, Phase
 from headgate.journal import MemoryJournal, SqliteJournal
+from headgate.loads import Steady, Steps
 from headgate.policies import Headgate, policy_named
 from headgate.ports import Journal
 from headgate.sim.engine import SimulatedEngine
-from headgate.loads import Steady, Steps
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
 from tests.core.builders import PLAIN, Cluster, Response

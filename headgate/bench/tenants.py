@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.bench import Figure, Result
@@ -25,7 +25,7 @@ from headgate.spark.topology import Topology
 
 SLOTS = 16
 WARM_UP_S = 60.0
-RUN_S = 240.0
+RUN_S = 200.0
 """After the warm-up; the load triples half-way."""
 SETTINGS = settings_from({**FAST, "window_s": 24.0})
 LANES, DEFAULT_LANES = 2, SLOTS
@@ -38,15 +38,21 @@ class Way:
 
     name: str
     policy: str
-    fair: bool
     lanes: int
     pace_s: float | None
+    spark: SparkSettings
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """What Spark has instead of Headgate's configuration."""
 
 
+OURS = SparkSettings(slots=SLOTS)
+UNLIMITED = SparkSettings(slots=SLOTS, first_rows=1_000_000_000, read_limit=1_000_000_000, longest_epoch_s=1e9)
+"""An epoch reads all that has arrived, as it does without Headgate."""
+SPARKS_WORKERS = {"spark.python.daemon.module": "pyspark.daemon", "spark.sql.streaming.pollingDelay": "10ms"}
 WAYS = (
-    Way("plain", "static", False, DEFAULT_LANES, 0.0),
-    Way("fair", "static", True, LANES, 0.0),
-    Way("headgate", "headgate", True, LANES, None),
+    Way("plain", "static", DEFAULT_LANES, 0.0, UNLIMITED, {**SPARKS_WORKERS, "spark.scheduler.mode": "FIFO"}),
+    Way("fair", "static", LANES, 0.0, UNLIMITED, SPARKS_WORKERS),
+    Way("headgate", "headgate", LANES, None, OURS),
 )
 
 
@@ -97,7 +103,7 @@ def topologies(way: Way) -> list[Topology]:
 def course(way: Way) -> Course:
     """Run the jobs one way from beginning to end."""
     print(f"bench: {way.name}, {(WARM_UP_S + RUN_S) / 60:.0f} minutes", file=sys.stderr)
-    with engine(SparkSettings(slots=SLOTS), fair=way.fair) as spark:
+    with engine(way.spark, way.extra) as spark:
         begun_s = time.time()
         for topology in topologies(way):
             spark.submit(topology)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +110,9 @@ def home() -> Iterator[Path]:
 
 
 @contextmanager
-def engine(settings: SparkSettings, fair: bool = True) -> Iterator[SparkEngine]:
-    """An embedded Spark for one measurement: with Headgate's fair pools, or as Spark comes."""
+def engine(settings: SparkSettings, extra: Mapping[str, str] | None = None) -> Iterator[SparkEngine]:
+    """An embedded Spark for one measurement; `extra` is configured otherwise than Headgate does."""
     with home() as place:
-        extra = {} if fair else {"spark.scheduler.mode": "FIFO", "spark.sql.streaming.pollingDelay": "10ms"}
         opened = SparkEngine(session.start(place, settings, extra=extra), place, settings)
         try:
             yield opened

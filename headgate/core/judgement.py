@@ -127,8 +127,21 @@ def _others_lost(trial: Trial, situation: Situation) -> bool:
 
 
 def _lost_itself(trial: Trial, job: JobView, situation: Situation) -> bool:
-    before = trial.utilities.get(job.job.name, 0.0)
-    return (job.utility or 0.0) < before * (1 - situation.settings.noise) and not mends(job, situation.settings)
+    if mends(job, situation.settings) or _faster(trial, job, situation):
+        return False
+    return (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (1 - situation.settings.noise)
+
+
+def _faster(trial: Trial, job: JobView, situation: Situation) -> bool:
+    """It gets more done than before, though not enough yet: a backlog that still grows makes its latency worse all the same."""
+    return output_rows_s(job) > trial.output_rows_s * (1 + situation.settings.improvement)
+
+
+def output_rows_s(job: JobView) -> float:
+    """Rows that reach its sinks."""
+    if job.span is None or job.span.seconds <= 0:
+        return 0.0
+    return sum(job.span.rows_in(sink) for sink in job.job.graph.sinks) / job.span.seconds
 
 
 def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
@@ -139,7 +152,7 @@ def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
         return trial.brink <= 1 and brink(job) > max(
             situation.settings.brink, trial.brink * (1 - situation.settings.improvement)
         )
-    if mends(job, situation.settings):
+    if mends(job, situation.settings) or (trial.brink > 1 and _faster(trial, job, situation)):
         return False
     before = trial.utilities.get(job.job.name, 0.0)
     return job.utility <= before or job.utility < before * (1 + situation.settings.improvement)

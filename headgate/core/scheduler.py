@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headgate.config import Settings
-from headgate.core.judgement import judged, noticed, remember_best, set_aside
+from headgate.core.judgement import judged, noticed, output_rows_s, remember_best, set_aside
 from headgate.core.metrics import JobView, View, capacities, sub_window
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
@@ -227,7 +227,7 @@ def _throttle(now: Situation) -> Result:
     job = _hog(now)
     assert job is not None
     name, lanes = job.job.name, job.allocation.lanes
-    left = {operator: _throttled_lanes(job, operator, count, now.settings) for operator, count in lanes.items()}
+    left = _lanes_left(job, now.settings)
     cause = Cause(
         f"{name} gets {job.utility or 0:.2f} of {job.worth:g} out of {sum(lanes.values())} lanes and nothing helps it;"
         f" {sum(left.values())} lanes leave the cores to the others",
@@ -237,6 +237,15 @@ def _throttle(now: Situation) -> Result:
     state = set_aside(remember_best(now.state, now), job, now)
     state = dataclasses.replace(state, throttled=(*now.state.throttled, name), stable=0)
     return _on_trial(state, action, now), Decision("", action.sentence, action)
+
+
+def _lanes_left(job: JobView, settings: Settings) -> dict[str, int]:
+    return {name: _throttled_lanes(job, name, count, settings) for name, count in job.allocation.lanes.items()}
+
+
+def _long_measured(job: JobView, settings: Settings) -> bool:
+    """A job that has only just started is slow for other reasons."""
+    return job.span is not None and job.span.seconds >= min(settings.window_s, settings.settle_max_s) - settings.round_s
 
 
 def _throttled_lanes(job: JobView, operator: str, lanes: int, settings: Settings) -> int:
@@ -256,6 +265,8 @@ def _hog(now: Situation) -> JobView | None:
         if (job.satisfaction or 0.0) < now.settings.hopeless
         and job.job.name not in now.state.throttled
         and not now.declines(job.job.name)
+        and _long_measured(job, now.settings)
+        and _lanes_left(job, now.settings) != job.allocation.lanes
     ]
     return max(hopeless, key=lambda job: _busy_lanes(job) / job.worth, default=None)
 
@@ -390,9 +401,15 @@ def _helping(job: JobView, help_: JobAllocation) -> Action:
     busy = capacities(job.job.graph, job.span)
     slowest = max(gained, key=lambda operator: busy[operator])
     facts = {"utility": job.utility or 0.0, "worth": job.worth, **{f"busy {o}": busy[o] for o in gained}}
-    cause = Cause(f"{_miss(job)}; {slowest} was the bottleneck (busy {busy[slowest]:.2f} of the time)", facts)
+    cause = Cause(f"{_miss(job)}; {_bottleneck(slowest, busy[slowest])}", facts)
     what = ", ".join(f"{operator} {before[operator]} → {lanes}" for operator, lanes in gained.items()) + " lanes"
     return Action(ActionKind.RECONFIGURE, name, {name: help_}, cause, what)
+
+
+def _bottleneck(operator: str, busy: float) -> str:
+    if busy == 0:
+        return "no epoch ended, so that nobody knows which operator it waits for"
+    return f"{operator} was the bottleneck (busy {busy:.2f} of the time)"
 
 
 def _miss(job: JobView) -> str:
@@ -431,6 +448,7 @@ def _on_trial(state: State, action: Action, now: Situation) -> State:
         utilities=utilities,
         brink=brink(job) if job is not None else 0.0,
         arrival_rows_s=job.span.arrival_rows_s() if job is not None and job.span is not None else 0.0,
+        output_rows_s=output_rows_s(job) if job is not None else 0.0,
     )
     return dataclasses.replace(state, trial=trial)
 

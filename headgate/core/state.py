@@ -36,6 +36,8 @@ class Trial:
     """How close the job's latency was to its threshold."""
     arrival_rows_s: float = 0.0
     """The job's input."""
+    output_rows_s: float = 0.0
+    """What it got done."""
     settled_s: float | None = None
 
 

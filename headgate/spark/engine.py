@@ -18,7 +18,7 @@ from headgate.ports import JobPhase, JobState
 from headgate.spark import session
 from headgate.spark.hosts import Hosts
 from headgate.spark.job import RunningJob
-from headgate.spark.metering import TaskRecords
+from headgate.spark.metering import Gateway, TaskRecords
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Topology
 
@@ -48,6 +48,7 @@ class SparkEngine:
         self._jobs: dict[str, RunningJob] = {}
         self._lock = threading.RLock()
         self._records = TaskRecords(spark)
+        self._gateway = Gateway(spark)
         self._hosts = Hosts(self._records, embedded)
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="headgate-supervisor", daemon=True)
@@ -90,15 +91,19 @@ class SparkEngine:
     def submit(self, topology: Topology, allocation: JobAllocation | None = None, paused: bool = False) -> None:
         """Start a job where its checkpoint ends, if it has one; what it has is its topology's, or `allocation`."""
         job = self._reserved(topology, allocation)
-        if paused:
-            job.enter(JobPhase.PAUSED)
-            return
-        try:
-            self._start(job)
-        except EngineError:
-            with self._lock:
-                del self._jobs[topology.name]
-            raise
+        with job.guard:
+            if paused:
+                job.enter(JobPhase.PAUSED)
+                return
+            known = job.place.exists()
+            try:
+                self._start(job)
+            except EngineError:
+                with self._lock:
+                    del self._jobs[topology.name]
+                if not known:
+                    job.forget()
+                raise
 
     def _reserved(self, topology: Topology, allocation: JobAllocation | None) -> RunningJob:
         with self._lock:
@@ -112,7 +117,7 @@ class SparkEngine:
                 )
             place = self._home / "jobs" / topology.name
             first = topology.allocation(self._settings.first_pace_s)
-            job = RunningJob(self.spark, topology, place, allocation or first, self._settings)
+            job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
             job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
             self._jobs[topology.name] = job
             return job
@@ -209,6 +214,8 @@ class SparkEngine:
 
     def _failed(self, job: RunningJob, reason: str) -> None:
         """Try again after a while, for longer each time; after too many failures in a row, leave it to a person."""
+        if job.epochs:
+            job.failures = 0  # something went well since it was last started
         job.failures += 1
         if job.failures > self._settings.retries:
             job.enter(JobPhase.FAILED, reason)

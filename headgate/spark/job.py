@@ -6,11 +6,14 @@ sinks, counts, and then waits until the pace lets the next epoch start.
 
 from __future__ import annotations
 
+import math
 import shutil
+import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +29,7 @@ from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
 from headgate.spark.levers import Levers
-from headgate.spark.metering import WEIGHTS, Counted, TaskRecords
+from headgate.spark.metering import WEIGHTS, Counted, Gateway, TaskRecords
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Source, Topology
 
@@ -41,6 +44,12 @@ LOOK_S = 0.02
 
 SLOWER = 1.1
 """From one epoch to the next, Spark's own part is believed to have become longer by this factor at most."""
+
+
+LEAST_ROWS = 10
+"""An epoch may always read so many."""
+CATCH_UP = 1.2
+"""And so many times what arrived since the epoch before: an epoch that is slow for other reasons must not fall behind."""
 
 
 class Stopped(Exception):
@@ -60,7 +69,13 @@ class RunningJob:
     """A job with its query, in whatever phase it is."""
 
     def __init__(
-        self, spark: SparkSession, topology: Topology, place: Path, allocation: JobAllocation, settings: SparkSettings
+        self,
+        spark: SparkSession,
+        gateway: Gateway,
+        topology: Topology,
+        place: Path,
+        allocation: JobAllocation,
+        settings: SparkSettings,
     ) -> None:
         self.topology = topology
         self.graph: Graph = topology.graph()
@@ -76,16 +91,20 @@ class RunningJob:
         self.guard = threading.RLock()
         """Held by whoever changes its phase."""
         self._spark = spark
+        self._gateway = gateway
         self._settings = settings
         self._allocation = allocation
         self._version = round(time.time() * 1000)
         self._counters = start_of(self.graph, allocation, self._version, {})
         self._narrow: frozenset[str] = frozenset()
+        self._rows: dict[str, int] = {}
+        self._arrived_before: dict[str, float] = {}
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._read_to_s = time.time()
         self._gap_s = 0.0
         self._returned_s: float | None = None
+        self._line: Any = None
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._resting = threading.Event()
@@ -112,13 +131,16 @@ class RunningJob:
     def start(self) -> None:
         """Start the query where its checkpoint ends; raises if the topology does not fit its rows."""
         self._stopping.clear()
+        self._hang_up()
         self._error = None
         self._version += 1  # what is counted begins anew
         self._counters = start_of(self.graph, self._allocation, self._version, self._processed_before())
         self._pull_levers()
         stream = self._stream()
         self._dry_run(stream)
-        writer = stream.writeStream.foreachBatch(self._epoch).queryName(self.topology.name)
+        writer = (
+            stream.writeStream.foreachBatch(self._epoch).queryName(self.topology.name).outputMode(self.topology.mode)
+        )
         self._read_to_s = time.time()
         self._query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
 
@@ -136,6 +158,14 @@ class RunningJob:
             time.sleep(LOOK_S)
         query.stop()
         self._query = None
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End the thread and the connection that a query's callbacks came by: Py4J keeps both when the query is long gone."""
+        line, self._line = self._line, None
+        if line is not None and line.socket is not None:
+            with suppress(OSError):
+                line.socket.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
         """Delete what it kept on disk."""
@@ -167,7 +197,7 @@ class RunningJob:
     def _dry_run(self, stream: DataFrame) -> None:
         """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
         empty = self._spark.createDataFrame([], stream.schema)
-        epoch = plan.build(self.topology, self.graph, empty, 0, self._allocation.lanes)
+        epoch = plan.build(self.topology, self.graph, empty, 0, self._allocation.lanes, self._gateway)
         self._narrow = plan.narrow(epoch)
         plan.release(epoch)
 
@@ -199,11 +229,25 @@ class RunningJob:
 
     def _pull_levers(self) -> None:
         for name in self.graph.sources:
-            levers.write(self._place_of(name), Levers(self._allocation.lanes.get(name, 1), self.read_limit))
+            lanes, rows = self._allocation.lanes.get(name, 1), self._rows.get(name, self._settings.first_rows)
+            most = rows if self.read_limit is None else min(rows, self.read_limit)
+            levers.write(self._place_of(name), Levers(lanes, most))
+
+    def _limit_rows(self, sent: Mapping[str, int], took_s: float) -> None:
+        """As many rows as would have been worked off in the longest time that an epoch may take; but never fewer than arrive."""
+        factor = self._settings.longest_epoch_s / max(0.01, took_s)
+        for name in self.graph.sources:
+            arrived = self._arrived(name)
+            if sent[name] and arrived is not None:
+                since = arrived - self._arrived_before.get(name, 0.0)
+                self._rows[name] = math.ceil(max(LEAST_ROWS, sent[name] * factor, CATCH_UP * since))
+                self._arrived_before[name] = arrived
+        self._pull_levers()
 
     # -- epochs, in the query's own thread
 
     def _epoch(self, batch: DataFrame, number: int) -> None:
+        self._line = self._spark.sparkContext._gateway._gateway_client.get_thread_connection()  # type: ignore[union-attr]
         if self._stopping.is_set():
             raise Stopped
         self._resting.clear()
@@ -232,14 +276,21 @@ class RunningJob:
         allocation, version = self._allocation, self._version
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
         tag = f"headgate-{self.topology.name}-{version}-{number}"
-        with _shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1)):
-            epoch = plan.build(self.topology, self.graph, batch, number, allocation.lanes, tag, self._narrow)
+        with self._exchanging(batch, allocation):
+            epoch = plan.build(
+                self.topology, self.graph, batch, number, allocation.lanes, self._gateway, tag, self._narrow
+            )
             try:
                 plan.run(self.topology, self.graph, epoch)
                 counted = metering.read_all(epoch.meters)
             finally:
                 plan.release(epoch)
         self._count(epoch, counted, started_s, version, allocation)
+
+    def _exchanging(self, batch: DataFrame, allocation: JobAllocation) -> AbstractContextManager[None]:
+        if self._narrow.issuperset(self.graph.operators):
+            return nullcontext()
+        return _shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
 
     def _count(
         self,
@@ -255,6 +306,7 @@ class RunningJob:
         done = Done(version, epoch.tag, epoch.stages, rows)
         latency = [self._latency(sink, epoch.finished_s[sink], counted, started_s) for sink in self.graph.sinks]
         self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
+        self._limit_rows(sent, time.time() - started_s)
         self._read_to_s = started_s
         after = {source: before[source] + sent[source] for source in before}
         levers.replace(self.place / PROGRESS, msgspec.json.encode(Progress(epoch.number, before, after)))
@@ -338,21 +390,18 @@ class RunningJob:
         return saved.after if committed else saved.before
 
 
-class _shuffling:
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@contextmanager
+def _shuffling(session: SparkSession, partitions: int) -> Iterator[None]:
     """Exchanges inside the user's functions have as many partitions as the widest operator, while this lasts.
 
     The query itself must not see it: Spark ties its own state to the number the query was started with.
     """
-
-    KEY = "spark.sql.shuffle.partitions"
-
-    def __init__(self, session: Any, partitions: int) -> None:
-        self._conf = session.conf
-        self._partitions = str(partitions)
-
-    def __enter__(self) -> None:
-        self._before = self._conf.get(self.KEY)
-        self._conf.set(self.KEY, self._partitions)
-
-    def __exit__(self, *_: object) -> None:
-        self._conf.set(self.KEY, self._before)
+    before = str(session.conf.get(PARTITIONS))
+    session.conf.set(PARTITIONS, str(partitions))
+    try:
+        yield
+    finally:
+        session.conf.set(PARTITIONS, before)

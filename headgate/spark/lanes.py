@@ -93,6 +93,8 @@ class EventLane:
         try:
             put_out = self.function(event)
             rows = [] if put_out is None else [put_out] if isinstance(put_out, Mapping) else list(put_out)
+            if not all(isinstance(row, Mapping) for row in rows):
+                raise TypeError(f"it put out {put_out!r:.100}; it must put out a dict, several, or None")
             if self.dead_letter is not None:
                 pa.RecordBatch.from_pylist(rows, self.schema)  # a row that does not fit goes aside alone
             return rows

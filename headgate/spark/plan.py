@@ -19,9 +19,9 @@ from headgate.core.model import Graph
 from headgate.errors import EngineError
 from headgate.spark import metering
 from headgate.spark.lanes import BatchLane, EventLane
-from headgate.spark.metering import Meter
+from headgate.spark.metering import Gateway, Meter
 from headgate.spark.reasons import reason_of
-from headgate.spark.topology import Kind, Node, Source, Topology
+from headgate.spark.topology import Kind, Node, Source, Topology, reads_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,6 +61,7 @@ class Epoch:
     """Columns in which sources say when their rows arrived."""
     narrow: frozenset[str]
     """Operators that leave rows in the partitions they came in."""
+    gateway: Gateway
     frames: dict[str, Frame] = field(default_factory=dict)
     meters: dict[str, Meter] = field(default_factory=dict)
     kept: list[DataFrame] = field(default_factory=list)
@@ -97,6 +98,7 @@ def build(
     batch: DataFrame,
     number: int,
     lanes: Mapping[str, int],
+    gateway: Gateway,
     tag: str = "headgate",
     narrow: frozenset[str] = frozenset(),
 ) -> Epoch:
@@ -106,7 +108,12 @@ def build(
     """
     sources = [topology.nodes[name].function for name in graph.sources]
     epoch = Epoch(
-        number, tag, lanes, tuple({source.arrival: None for source in sources if source.arrival is not None}), narrow
+        number,
+        tag,
+        lanes,
+        tuple({source.arrival: None for source in sources if source.arrival is not None}),
+        narrow,
+        gateway,
     )
     whole = _sources_of(batch, graph, epoch)
     for name in graph.operators:
@@ -139,8 +146,16 @@ def run(topology: Topology, graph: Graph, epoch: Epoch) -> None:
         frame = epoch.frames[name]
         epoch.stages[name] = (*frame.before, frame.stage)
         with metering.tagged(frame.rows.sparkSession, sink_tag(epoch.tag, name)), named(name):
-            topology.nodes[name].function(frame.rows, epoch.number)
+            write = topology.nodes[name].function
+            write(frame.rows if reads_once(write) else _computed(frame.rows, epoch), epoch.number)
         epoch.finished_s[name] = time.time()
+
+
+def _computed(rows: DataFrame, epoch: Epoch) -> DataFrame:
+    """Rows that a writer may look at as often as it likes: each is computed, and counted, once."""
+    epoch.kept.append(rows.persist())
+    rows.write.format("noop").mode("overwrite").save()
+    return rows
 
 
 def sink_tag(tag: str, sink: str) -> str:
@@ -174,7 +189,7 @@ def _source(node: Node, graph: Graph, batch: DataFrame, whole: DataFrame) -> Fra
 
 def partitions_of(batch: DataFrame) -> int:
     """Partitions of an epoch's input, which Spark hands over as an RDD."""
-    return int(batch._jdf.queryExecution().toRdd().getNumPartitions())
+    return int(batch._jdf.logicalPlan().rdd().getNumPartitions())
 
 
 def _applied(node: Node, epoch: Epoch) -> Frame:
@@ -265,7 +280,7 @@ def arrow_schema(ddl: str) -> pa.Schema:
 
 def _metered(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     arrival = node.function.arrival if isinstance(node.function, Source) else None
-    rows, meter = metering.metered(frame.rows, arrival)
+    rows, meter = epoch.gateway.metered(frame.rows, arrival)
     epoch.meters[node.name] = meter
     return Frame(rows, frame.before, frame.stage, frame.certain)
 
@@ -276,7 +291,7 @@ def _metered_sink(node: Node, rows: DataFrame, epoch: Epoch) -> DataFrame:
     arrival = next((column for column in epoch.arrivals if column in times), None)
     if arrival is None:
         return rows
-    rows, epoch.meters[node.name] = metering.metered(rows, arrival)
+    rows, epoch.meters[node.name] = epoch.gateway.metered(rows, arrival)
     return rows
 
 

@@ -9,7 +9,7 @@ from headgate.errors import HeadgateError
 MOST = 400
 """Signs of a reason that are kept."""
 _LANE = re.compile(r"LaneError: (.+)")
-_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:: )?(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
 _NOISE = ("SparkException", "Py4JJavaError", "StreamingQueryException", "PythonException", "SparkRuntimeException")
 
 

@@ -127,8 +127,21 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     }
 
 
-_EMBEDDED = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_EMBEDDED = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Spark's default asks the operating system about links, by a process of its own for each file of a checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
 _ALWAYS = {
+    "spark.python.daemon.module": "headgate.spark.daemon",
+    # An operator that lets nothing pass must not keep Spark from reading, and counting, what comes in.
+    "spark.sql.optimizer.excludedRules": (
+        "org.apache.spark.sql.catalyst.optimizer.PruneFilters,"
+        "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+    ),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",

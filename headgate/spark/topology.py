@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from headgate.core import sizing
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
-from headgate.core.quantities import about, number
+from headgate.core.quantities import about, choice, number
 from headgate.errors import GraphError
 
 if TYPE_CHECKING:
@@ -26,8 +26,26 @@ Row = Mapping[str, Any]
 Writer = Callable[["DataFrame", int], None]
 """Writes the rows of one epoch, which it is given with its number; called again with the same number after a crash."""
 
+_ONCE = "reads_once"
+
+
+def once(write: Writer) -> Writer:
+    """Promise that a writer goes through all rows exactly once, in one action; others get rows that are kept for them."""
+    setattr(write, _ONCE, True)
+    return write
+
+
+def reads_once(write: Writer) -> bool:
+    """Whether that was promised."""
+    return bool(getattr(write, _ONCE, False))
+
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Names of jobs and operators: they become directories, pools and addresses."""
+
+
+MODES = ("append", "update", "complete")
+"""Spark's output modes: what an epoch gets of an aggregation of Spark's own inside a source."""
 
 
 class Kind(Enum):
@@ -121,7 +139,14 @@ class Topology:
     """
 
     def __init__(
-        self, name: str, intent: Intent, *, tenant: str = "default", pace_s: float | None = None, share: int = 1
+        self,
+        name: str,
+        intent: Intent,
+        *,
+        tenant: str = "default",
+        pace_s: float | None = None,
+        share: int = 1,
+        mode: str = "append",
     ) -> None:
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
             raise GraphError(f"a job is named {name!r}; use letters, digits, dots, dashes and underscores")
@@ -134,6 +159,7 @@ class Topology:
         if number(share, f'job "{name}": share', low=1, error=GraphError) != int(share):
             raise GraphError(f'job "{name}": share is {share!r}; it must be a whole number')
         self.share = int(share)
+        self.mode = choice(mode, f'job "{name}": mode', MODES, GraphError)
         self.nodes: dict[str, Node] = {}
 
     # -- operators

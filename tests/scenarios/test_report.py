@@ -11,9 +11,9 @@ import pytest
 
 from headgate.core.intents import Intent
 from headgate.core.model import ActionKind
+from headgate.loads import Steady
 from headgate.sim import report
 from headgate.sim.bars import Bar
-from headgate.loads import Steady
 from headgate.sim.plot import draw
 from headgate.sim.run import Logged, Run, Series, run
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant

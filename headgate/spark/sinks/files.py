@@ -17,6 +17,7 @@ class Files:
     path: str
     format: str = "parquet"
     options: dict[str, Any] = field(default_factory=dict)
+    reads_once: bool = True
 
     def __call__(self, rows: DataFrame, epoch: int) -> None:
         writer = rows.write.mode("overwrite").format(self.format).options(**self.options)

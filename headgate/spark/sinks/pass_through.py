@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from headgate.spark.topology import Writer, once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Writer = Callable[["DataFrame", int], None]
 
 
 def console(rows: int = 20, truncate: bool = True) -> Writer:
     """Print the first rows of each epoch; all of them are computed."""
 
     def write(frame: DataFrame, epoch: int) -> None:
-        kept = frame.persist()
-        try:
-            count = kept.count()
-            if count:
-                print(f"epoch {epoch}: {count} rows", flush=True)
-                kept.show(rows, truncate)
-        finally:
-            kept.unpersist()
+        count = frame.count()
+        if count:
+            print(f"epoch {epoch}: {count} rows", flush=True)
+            frame.show(rows, truncate)
 
     return write
 
@@ -33,7 +28,7 @@ def discard() -> Writer:
     def write(frame: DataFrame, epoch: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    return write
+    return once(write)
 
 
 def kafka(**options: Any) -> Writer:
@@ -45,4 +40,4 @@ def kafka(**options: Any) -> Writer:
     def write(frame: DataFrame, epoch: int) -> None:
         frame.write.format("kafka").options(**options).save()
 
-    return write
+    return once(write)

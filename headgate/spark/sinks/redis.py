@@ -90,6 +90,7 @@ class RedisStream:
     stream: str
     url: str = field(default=URL, repr=False)
     name: str | None = None
+    reads_once: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream, str) or not self.stream:
@@ -164,6 +165,7 @@ class RedisHashes:
     prefix: str
     key: str
     url: str = field(default=URL, repr=False)
+    reads_once: bool = field(default=True, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -178,7 +180,7 @@ class RedisHashes:
 def redis_hashes(prefix: str, key: str, *, url: str = URL) -> RedisHashes:
     """Keeps each row as a Redis hash, named by `prefix` and the row's value of `key`; the last row of a key stays.
 
-    `job.sink("totals", sinks.redis_hashes("total:", "user"), totals, by="user", lanes=2)`
+    `job.sink("totals", sinks.redis_hashes("total:", "user"), totals, lanes=2)`
 
     Rows of a key follow each other only within a lane. Columns that are null are removed from the hash.
     """

@@ -24,7 +24,6 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from headgate.loads import Load, Steady
 from headgate.spark import levers
-from headgate.spark.sources.registry import register
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +85,7 @@ class Generator:
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:
         began_s(place)
-        register(spark, LoadSource)
+        spark.dataSource.register(LoadSource)
         load = base64.b64encode(pickle.dumps(self.load)).decode()
         return spark.readStream.format(FORMAT).option("load", load).option("place", str(place)).load()
 

@@ -33,7 +33,6 @@ from redis.retry import Retry
 
 from headgate.errors import EngineError, GraphError
 from headgate.spark import levers
-from headgate.spark.sources.registry import register
 
 URL = "redis://127.0.0.1:6379"
 FIRST = "0-0"
@@ -102,7 +101,7 @@ class RedisStreams:
         columns = columns_of(self.schema)
         with asking(self.url):
             self._remember_base(place)
-        register(spark, RedisDataSource)
+        spark.dataSource.register(RedisDataSource)
         reader = spark.readStream.format(RedisDataSource.name()).schema(columns)
         reader = reader.options(streams=json.dumps(self.streams), url=self.url, place=str(place.absolute()))
         return reader.load()

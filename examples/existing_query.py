@@ -1,0 +1,39 @@
+"""A streaming query that was there before Headgate; only its end is new.
+
+headgate run examples/existing_query.py
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Intent, Topology, sinks
+
+
+def orders_by_shop(spark: SparkSession, rate: int, window: str, late: str) -> DataFrame:
+    """Orders per shop and window, put out once a window is over; Spark keeps the state."""
+    orders = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
+    return (
+        orders.withColumn("shop", F.col("value") % 3)
+        .withWatermark("timestamp", late)
+        .groupBy(F.window("timestamp", window), "shop")
+        .agg(F.count("*").alias("orders"), F.max("timestamp").alias("timestamp"))
+    )
+
+
+# Before:
+#
+#     counts = orders_by_shop(spark, 100, "10 seconds", "5 seconds")
+#     query = counts.writeStream.option("checkpointLocation", "checkpoint").start("out/orders")
+#     query.awaitTermination()
+#
+# Now its checkpoint, its restarts and its resources are Headgate's:
+
+
+def topology(rate: int = 100, window: str = "10 seconds", late: str = "5 seconds", out: str = "out/orders") -> Topology:
+    """The same rows in the same files, with an intent: a window may wait for its end and for late rows, but not for us."""
+    job = Topology("orders", Intent(latency="30s", worth=20))
+    counts = job.source("counts", lambda spark: orders_by_shop(spark, rate, window, late), arrival="timestamp")
+    job.sink("files", sinks.files(out), counts)
+    return job

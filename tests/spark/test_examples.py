@@ -1,0 +1,173 @@
+"""Every example builds, runs on a real Spark, and puts out what its input makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate import Topology, sinks, sources
+from headgate.core.model import OUTSIDE
+from headgate.spark import jobfile
+from headgate.spark.engine import SparkEngine
+from headgate.spark.jobfile import JobRequest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+JOBS = ("diamond", "existing_query", "linear", "pageload", "star", "wordcount", "ysb")
+PATIENCE_S = 180.0
+
+ROWS = 600
+POINTS = [(0, 300), (2, 0)]
+"""Rows that come in two seconds, and then no more."""
+TABLE = {"pattern": "steps", "points": POINTS}
+
+Until = Callable[..., None]
+Run = Callable[..., None]
+Written = Callable[..., DataFrame]
+
+
+def built(example: str, **parameters: Any) -> Topology:
+    return jobfile.build(JobRequest(str(EXAMPLES / f"{example}.py"), parameters=parameters))
+
+
+def names_in(example: str) -> dict[str, Any]:
+    return vars(jobfile._loaded(EXAMPLES / f"{example}.py"))
+
+
+def processed(engine: SparkEngine, name: str) -> list[float]:
+    """Rows that are done, of each source."""
+    state = engine.states()[name]
+    assert not state.reason, state.reason
+    reading = engine.observe().jobs.get(name)
+    operators = reading.operators.values() if reading is not None else ()
+    return [operator.processed[OUTSIDE] for operator in operators if OUTSIDE in operator.processed]
+
+
+@pytest.fixture
+def run(engine: SparkEngine, out: Path, until: Until) -> Run:
+    """Runs an example until every source has done all of its rows."""
+
+    def run(example: str, **parameters: Any) -> None:
+        topology = built(example, out=str(out), **parameters)
+        engine.submit(topology)
+        until(lambda: {*processed(engine, topology.name)} == {ROWS}, f"{ROWS} rows of {example}", PATIENCE_S)
+        engine.pause(topology.name)
+
+    return run
+
+
+@pytest.fixture
+def written(spark: SparkSession, out: Path) -> Written:
+    return lambda below="", format="parquet": sinks.read_files(spark, out / below, format)
+
+
+def numbers(rows: DataFrame) -> Counter[int]:
+    """How often each row came out."""
+    return Counter(row["row"] for row in rows.select("row").collect())
+
+
+# -- one by one
+
+
+@pytest.mark.parametrize("example", JOBS)
+def test_is_a_job(example):
+    graph = built(example).graph()
+    assert graph.sources and graph.sinks
+
+
+def test_wordcount_counts_every_word(run, written):
+    run("wordcount", rate=sources.Steps(POINTS))
+    found = written(format="json").groupBy("word").sum("count").collect()
+    lines = names_in("wordcount")["LINES"]
+    assert dict(found) == Counter(word for row in range(ROWS) for word in lines[row % len(lines)].split())
+
+
+def test_linear_passes_every_row_on_once(run, written):
+    run("linear", load=TABLE, cost_us=10)
+    assert numbers(written()) == dict.fromkeys(range(ROWS), 1)
+
+
+def test_diamond_passes_every_row_on_in_three_ways(run, written):
+    run("diamond", load=TABLE, cost_us=10)
+    assert numbers(written()) == dict.fromkeys(range(ROWS), 3)
+
+
+def test_star_passes_the_rows_of_both_sources_to_both_sinks(run, written):
+    run("star", load=TABLE, cost_us=10)
+    assert numbers(written("left")) == numbers(written("right")) == dict.fromkeys(range(ROWS), 2)
+
+
+def test_pageload_bills_long_views_by_people_to_the_advertiser_of_the_page(run, written, redis_url):
+    names_in("pageload")["fill"](redis_url)
+    run("pageload", load=TABLE, redis=redis_url)
+    views, seen_ms = Counter[str](), Counter[str]()
+    for row in range(ROWS):
+        page, seen = row * 31 % 1000, row % 11 * 400
+        if row % 7 > 0 and page % 5 > 0 and seen >= 1000:
+            views[f"advertiser-{page % 20}"] += 1
+            seen_ms[f"advertiser-{page % 20}"] += seen
+    found = written().groupBy("advertiser").sum("views", "seen_ms").collect()
+    assert {row[0]: (row[1], row[2]) for row in found} == {name: (views[name], seen_ms[name]) for name in views}
+
+
+def test_ysb_counts_the_views_of_each_campaign_in_the_window_they_came_in(run, written):
+    run("ysb", rate=sources.Steps(POINTS))
+    found = written().groupBy("campaign").sum("views").collect()
+    assert dict(found) == Counter(f"campaign-{row * 31 % 1000 // 10}" for row in range(0, ROWS, 3))
+    assert not written().where("arrived < window OR arrived >= window + INTERVAL 10 SECONDS").count()
+
+
+def test_existing_query_puts_out_whole_windows_once(engine, written, until, out):
+    engine.submit(built("existing_query", rate=30, window="2 seconds", late="1 second", out=str(out)))
+    until(lambda: sum(processed(engine, "orders")) >= 9, "three windows of three shops", PATIENCE_S)
+    engine.pause("orders")
+    rows = written().orderBy("window").collect()
+    first = rows[0]["window"]
+    assert len({(row["window"], row["shop"]) for row in rows}) == len(rows)
+    assert {row["orders"] for row in rows if row["window"] != first} == {20}
+
+
+# -- together
+
+
+def test_three_tenants_of_the_cluster_file_run(engine, until, out):
+    for request in jobfile.read(EXAMPLES / "cluster.toml").jobs:
+        parameters = {**request.parameters, "out": str(out / str(request.name))}
+        engine.submit(jobfile.build(dataclasses.replace(request, parameters=parameters)))
+    assert {job.tenant for job in engine.jobs().values()} == {"shop", "ads", "news"}
+    for name in ("checkout", "campaigns", "words"):
+        until(lambda name=name: sum(processed(engine, name)), f"an epoch of {name}", PATIENCE_S)
+
+
+def test_job_in_the_guide_builds_as_written():
+    text = (ROOT / "docs/jobs.md").read_text()
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        names: dict[str, Any] = {}
+        exec(compile(code, "docs/jobs.md", "exec"), names)
+        assert names["topology"]().graph().sinks
+
+
+def test_cluster_file_in_the_guide_is_one(tmp_path):
+    (entry,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/jobs.md").read_text(), re.DOTALL)
+    path = EXAMPLES / "cluster.toml"
+    beside = tmp_path / "cluster.toml"
+    beside.write_text(re.sub(r'file = "', f'file = "{path.parent}/', entry))
+    assert [jobfile.build(request).tenant for request in jobfile.read(beside).jobs] == ["shop", "ads"]
+
+
+def test_every_example_is_in_the_table():
+    listed = (EXAMPLES / "README.md").read_text()
+    assert [path.name for path in sorted(EXAMPLES.iterdir()) if path.is_file() and f"`{path.name}`" not in listed] == [
+        "README.md"
+    ]
+
+
+def test_first_job_of_the_guide_is_the_example():
+    assert (EXAMPLES / "wordcount.py").read_text() in (ROOT / "docs/jobs.md").read_text()

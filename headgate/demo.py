@@ -28,7 +28,7 @@ SPARK = SparkSettings(slots=16)
 STEP_S = 25.0
 """When the load steps up."""
 RUN_S = 75.0
-WARM_UP_S = 15.0
+WARM_UP_S = 20.0
 """The first epochs of a JVM are slow; they are nobody's fault."""
 
 Show = Callable[[View, str, Action | None], None]
@@ -57,7 +57,7 @@ def topologies() -> list[Topology]:
     stepped = sources.Steps([(0, 100), (WARM_UP_S + STEP_S, 300)])
     return [
         job("clicks", Intent(latency="2s", worth=100), 1000, Work(cpu_s=20e-6), 2),
-        job("fraud", Intent(latency="5s", worth=50), stepped, Work(wait_s=0.008), 1),
+        job("fraud", Intent(latency="5s", worth=50), stepped, Work(wait_s=0.005), 1),
         job("reports", Intent(latency="15s", worth=10), 2000, Work(cpu_s=5e-6), 2),
     ]
 

@@ -54,7 +54,8 @@ def _demo_summary(controlled: Course, alone: Course) -> Iterator[RenderableType]
         "Since the load stepped up, the jobs got {} of their utility, and {} without control.".format(*shares)
     )
     if controlled.actions:
-        yield verbatim(f"{len(controlled.actions)} actions did it:")
+        count = len(controlled.actions)
+        yield verbatim("One action did it:" if count == 1 else f"{count} actions did it:")
     for at_s, action in controlled.actions:
         yield verbatim(f"  {time_of_day(at_s)}  {action.job or action.kind.value}: {action.sentence}")
 

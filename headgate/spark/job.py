@@ -29,7 +29,8 @@ from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
 from headgate.spark.levers import Levers
-from headgate.spark.metering import LATE_S, MANY_ROWS, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.plan import Observing
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Source, Topology
 
@@ -98,7 +99,10 @@ class RunningJob:
         self._counters = start_of(self.graph, allocation, self._version, {})
         self._shape = plan.Shape()
         self._counter = Counter(gateway)
-        self._many = False
+        self._waited: dict[str, Arrivals] = {}
+        """When rows had arrived, counted from the start of the epoch that was observed last."""
+        self._unobserved: int | None = None
+        """Epochs with many rows since then; None if the last one had few."""
         self._rows: dict[str, int] = {}
         self._arrived_before: dict[str, float] = {}
         self._query: StreamingQuery | None = None
@@ -283,16 +287,34 @@ class RunningJob:
         tag = f"headgate-{self.topology.name}-{version}-{number}"
         with self._exchanging(batch, allocation):
             epoch = plan.build(
-                self.topology, self.graph, batch, number, allocation.lanes, self._gateway, tag, self._shape, self._many
+                self.topology,
+                self.graph,
+                batch,
+                number,
+                allocation.lanes,
+                self._gateway,
+                tag,
+                self._shape,
+                self._observing(),
             )
             try:
                 plan.run(self.topology, self.graph, epoch)
                 until_s = time.time() + LATE_S
-                arrivals = metering.read_all(epoch.observed, until_s)
-                sent = self._sent(epoch, arrivals, until_s)
+                observed = metering.read_all(epoch.observed, until_s)
+                sent = self._sent(epoch, observed, until_s)
             finally:
                 plan.release(epoch)
-        self._count(epoch, sent, arrivals, started_s, version, allocation)
+        self._count(epoch, sent, self._arrivals(observed, started_s), started_s, version, allocation)
+
+    def _observing(self) -> Observing:
+        """Few rows are all looked at; of many, a sample in every so many-th epoch."""
+        if self._unobserved is None:
+            return Observing.ALL
+        return Observing.NONE if 0 < self._unobserved < OBSERVED_EVERY else Observing.SAMPLE
+
+    def _arrivals(self, observed: Mapping[str, Arrivals], started_s: float) -> dict[str, Arrivals]:
+        self._waited |= {name: found.moved(-started_s) for name, found in observed.items() if found.quantiles_s}
+        return {name: waited.moved(started_s) for name, waited in self._waited.items()}
 
     def _sent(self, epoch: plan.Epoch, arrivals: Mapping[str, Arrivals], until_s: float) -> dict[str, int]:
         """Rows that every operator put out."""
@@ -326,7 +348,8 @@ class RunningJob:
         done = Done(version, epoch.tag, epoch.stages, rows)
         latency = [self._latency(sink, epoch.finished_s[sink], sent, arrivals, started_s) for sink in self.graph.sinks]
         self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
-        self._many = rows > MANY_ROWS
+        last = self._unobserved or 0
+        self._unobserved = (last % OBSERVED_EVERY + 1) if rows > MANY_ROWS else None
         self._limit_rows(sent, time.time() - started_s)
         self._read_to_s = started_s
         after = {source: before[source] + sent[source] for source in before}
@@ -336,10 +359,10 @@ class RunningJob:
         self, sink: str, finished_s: float, sent: Mapping[str, int], arrivals: Mapping[str, Arrivals], started_s: float
     ) -> Latency | None:
         """By the rows at the sink if they still say when they arrived; else by those that went into the epoch."""
-        if sink in self._shape.observed:
-            return arrivals[sink].latency(finished_s) if sink in arrivals else None
-        read = {name: sent[name] for name in plan.sources_of(self.graph, sink) if sent[name]}
         put_out = sent[self.graph.operators[sink].inputs[0]]
+        if sink in self._shape.observed:
+            return arrivals[sink].latency(finished_s, put_out) if sink in arrivals else None
+        read = {name: sent[name] for name in plan.sources_of(self.graph, sink) if sent[name]}
         parts = [
             arrivals.get(name, self._evenly(rows, started_s)).latency(finished_s, put_out * rows / sum(read.values()))
             for name, rows in read.items()

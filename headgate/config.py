@@ -243,7 +243,10 @@ class Settings:
     log_entries: int = setting(1000, "entries", "Health: the action log keeps this many of its newest entries.", 1)
     log_keep_h: float = setting(168.0, "h", "Health: and none that is older than this.")
     policy_patience_s: float = setting(
-        5.0, "s", "Health: a policy of the user's that has not answered by then is switched off.", 0.1
+        5.0,
+        "s",
+        "Health: a policy of the user's that takes longer than this for all its answers of a round is switched off.",
+        0.1,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from headgate.config import Settings
@@ -108,9 +109,13 @@ class Regulation:
         try:
             return examiner.examine(care, patient)
         except SwitchedOffError as error:
-            text = f'policy "{name}" was switched off: {error}'
-            self._standing[""] = (*self._standing[""], text)
+            text = self._switched_off(name, str(error))
             return dataclasses.replace(care, off={**care.off, name: text}), Examination(text)
+
+    def _switched_off(self, name: str, trouble: str) -> str:
+        text = f'policy "{name}" was switched off: {trouble}'
+        self._standing[""] = (*self._standing[""], text)
+        return text
 
     def _decided(self, examined: Examination, view: View, name: str) -> Decision:
         verdict = self._verdict(examined.judged, view) if examined.judged is not None else None
@@ -128,15 +133,29 @@ class Regulation:
     # -- policies that only look on
 
     def _watched(self, care: Care, view: View) -> Care:
-        for name, examiner in self.examiners.items():
-            if examiner.invasive:
-                continue
-            for job in view.jobs.values():
-                if name not in care.off:
-                    kept, examined = self._answer(care, name, examiner, _patient(job, view, self.settings))
-                    care = dataclasses.replace(care, off=kept.off)
-                    self._standing[f"{name} {job.job.name}"] = tuple(alert.text for alert in examined.alerts)
-        return care
+        """All at the same time: none changes anything, and each may take a while."""
+        watching = {name: one for name, one in self.examiners.items() if name not in care.off and not one.invasive}
+        if not watching:
+            return care
+        with ThreadPoolExecutor(len(watching)) as pool:
+            answers = pool.map(lambda one: self._looked(one, care, view), watching.values())
+        off = dict(care.off)
+        for name, (alerts, trouble) in zip(watching, answers, strict=True):
+            self._standing |= {f"{name} {job}": texts for job, texts in alerts.items()}
+            if trouble:
+                off[name] = self._switched_off(name, trouble)
+        return dataclasses.replace(care, off=off)
+
+    def _looked(self, examiner: Examiner, care: Care, view: View) -> tuple[dict[str, tuple[str, ...]], str]:
+        """What it has to tell of each job, and why it can no longer be asked; empty if it can."""
+        alerts: dict[str, tuple[str, ...]] = {}
+        try:
+            for name, job in view.jobs.items():
+                _, examined = examiner.examine(care, _patient(job, view, self.settings))
+                alerts[name] = tuple(alert.text for alert in examined.alerts)
+        except SwitchedOffError as error:
+            return alerts, str(error)
+        return alerts, ""
 
     def _new_alerts(self, at_s: float) -> tuple[str, ...]:
         return tuple(text for text in self.standing() if self._is_new(text, at_s))

@@ -60,7 +60,7 @@ Message = TypeVar("Message", Hello, Answer)
 
 
 class Guarded:
-    """An `Examiner` whose policy runs elsewhere."""
+    """An `Examiner` whose policy runs elsewhere, and has so many seconds a round for all its answers."""
 
     def __init__(self, name: str, path: str, directory: Path, patience_s: float) -> None:
         self.name = name
@@ -69,6 +69,9 @@ class Guarded:
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         self._hello: Hello | None = None
+        self._round_s: float | None = None
+        self._spent_s = 0.0
+        """In the round that is under way."""
 
     @property
     def invasive(self) -> bool:
@@ -81,6 +84,8 @@ class Guarded:
         hello = self._started()
         if hello.trouble:
             raise SwitchedOffError(hello.trouble)
+        if patient.at_s != self._round_s:
+            self._round_s, self._spent_s = patient.at_s, 0.0
         answer = self._asked(pickle.dumps((care, _plain(patient))))
         if answer.trouble or answer.care is None or answer.examination is None:
             raise self._ended(answer.trouble or "it returned nothing")
@@ -122,7 +127,10 @@ class Guarded:
             write(self._process.stdin, question)
         except OSError:
             raise self._ended("its process has ended") from None
-        return self._received(Answer, self._patience_s)
+        begun_s = time.monotonic()
+        answer = self._received(Answer, self._patience_s - self._spent_s)
+        self._spent_s += time.monotonic() - begun_s
+        return answer
 
     def _received(self, kind: type[Message], patience_s: float) -> Message:
         try:
@@ -133,19 +141,20 @@ class Guarded:
     def _read(self, patience_s: float) -> bytes:
         assert self._process is not None and self._process.stdout is not None
         until_s, stream = time.monotonic() + patience_s, self._process.stdout
-        length = self._exactly(stream, _LENGTH.size, until_s, patience_s)
+        length = self._exactly(stream, _LENGTH.size, until_s)
         size = _LENGTH.unpack(length)[0]
         if size > MOST_BYTES:
             raise self._ended("it returned nonsense: its answer is far too long")
-        return self._exactly(stream, size, until_s, patience_s)
+        return self._exactly(stream, size, until_s)
 
-    def _exactly(self, stream: IO[bytes], size: int, until_s: float, patience_s: float) -> bytes:
+    def _exactly(self, stream: IO[bytes], size: int, until_s: float) -> bytes:
         read = b""
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             while len(read) < size:
                 if not selector.select(max(0.0, until_s - time.monotonic())):
-                    raise self._ended(f"it has not answered for {show_seconds(patience_s)}")
+                    allowed = START_S if self._round_s is None else self._patience_s
+                    raise self._ended(f"it has not answered within {show_seconds(allowed)}")
                 part = os.read(stream.fileno(), size - len(read))
                 if not part:
                     raise self._ended("its process has ended")

@@ -82,8 +82,8 @@ SENTENCES = {
     "nonsense": "nonsense",
     "negative": "it returned nonsense: -3 lanes for in; allowed are 1 to 1024",
     "nothing": "nonsense",
-    "sleeps": "it has not answered for 2 s",
-    "spins": "it has not answered for 2 s",
+    "sleeps": "it has not answered within 2 s",
+    "spins": "it has not answered within 2 s",
     "exits": "its process has ended",
     "calls-exit": "it raised SystemExit: enough",
 }
@@ -135,6 +135,17 @@ def test_good_policy_answers_as_it_would_in_the_loop_itself(made) -> None:
     assert care.trials["job"].policy == "mine"
     _, again = policy.examine(care, patient(Lanes((100.0,) * 8, (0.93,) * 8, (0.0,) * 8, (0.0,) * 8)))
     assert again.judged is not None and again.judged.useful
+
+
+def test_patience_is_for_all_answers_of_a_round_together(made) -> None:
+    policy = made("class Mine(Provision):\n    def select(self, d):\n        time.sleep(0.8)\n        return d\n")
+    job = patient(too_few())
+    policy.examine(Care(), job)
+    policy.examine(Care(), job)
+    policy.examine(Care(), dataclasses.replace(job, at_s=job.at_s + 10))
+    with pytest.raises(SwitchedOffError, match="not answered within 2 s"):
+        for _ in range(3):
+            policy.examine(Care(), dataclasses.replace(job, at_s=job.at_s + 10))
 
 
 def test_what_a_policy_prints_does_not_disturb_its_answers(made) -> None:

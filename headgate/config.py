@@ -185,6 +185,69 @@ class Settings:
     journal_keep_h: float = setting(
         168.0, "h", "Rounds older than this are deleted from the journal; actions are kept."
     )
+    remedies: str = setting(
+        "diagnosed",
+        "",
+        "What a job in trouble gets: what the diagnosis asks for (slices re-assigned, lanes moved, lanes), or only ever `lanes`.",
+        choices=("diagnosed", "lanes"),
+    )
+    health_window_s: float = setting(300.0, "s", "Health: length of the window that symptoms are looked for in.", 1)
+    health_least_s: float = setting(
+        120.0, "s", "Health: least part of that window, since the last change, on which trouble is diagnosed.", 1
+    )
+    health_pause_s: float = setting(
+        120.0, "s", "Health: after an action nothing is measured for this long, so that the job can stabilise."
+    )
+    held_least: float = setting(
+        0.02, "share", "Health: input that is held back for less than this share of the window is no symptom.", 0, 1
+    )
+    alike: float = setting(
+        0.25, "share", "Health: lanes whose figures differ from their peers' by no more than this count as alike.", 0
+    )
+    outlier_cut: float = setting(
+        3.5, "deviations", "Health: and they must differ by more than this many (robust) standard deviations.", 0
+    )
+    pending_least_s: float = setting(
+        1.0, "s", "Health: less work than this waiting in front of a lane, on average, counts as almost nothing."
+    )
+    spare_window_s: float = setting(
+        900.0, "s", "Health: lanes are spare only if they have been for this long, its busiest minute included.", 1
+    )
+    spare_busy: float = setting(
+        0.95,
+        "share",
+        "Health: lanes are spare if the others would be busy for no more than this share without them.",
+        0.05,
+        1,
+    )
+    scale_down: float = setting(0.2, "share", "Health: share of an operator's lanes taken away at once, at most.", 0, 1)
+    scale_up_headroom: float = setting(
+        0.02, "share", "Health: lanes are added for the input that could not be handled and this share more.", 0
+    )
+    source_step: float = setting(
+        4.0,
+        "times",
+        "Health: a source gets at most this many times its lanes at once, so that the load grows gradually.",
+        1,
+    )
+    source_headroom: float = setting(
+        0.05, "share", "Health: a source gets lanes for its throughput target and this share more.", 0
+    )
+    blacklist_ratio: float = setting(
+        0.5,
+        "share",
+        "Health: a remedy is refused for a diagnosis once more than this share of its tries was useless.",
+        0,
+        1,
+    )
+    log_entries: int = setting(1000, "entries", "Health: the action log keeps this many of its newest entries.", 1)
+    log_keep_h: float = setting(168.0, "h", "Health: and none that is older than this.")
+    policy_patience_s: float = setting(
+        5.0,
+        "s",
+        "Health: a policy of the user's that takes longer than this for all its answers of a round is switched off.",
+        0.1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +296,18 @@ FAST: Mapping[str, float] = {
     "skip_s": 60.0,
     "linger_s": 20.0,
     "retry_s": 20.0,
+    "health_window_s": 30.0,
+    "health_least_s": 12.0,
+    "health_pause_s": 10.0,
+    "spare_window_s": 60.0,
 }
 """Settings for a small machine and an impatient person: the loop turns five times as fast and judges on less data."""
 
 
 def snapshots_needed(settings: Settings) -> int:
     """Snapshots that a restarted controller needs to go on with full windows."""
-    return math.ceil(settings.window_s / settings.round_s) + 2
+    longest_s = max(settings.window_s, settings.health_window_s)
+    return math.ceil(longest_s / settings.round_s) + 2
 
 
 def describe(kind: type = Settings) -> list[dict[str, Any]]:
@@ -289,6 +357,11 @@ def _consistent(settings: Settings) -> Settings:
     if settings.settle_min_s > settings.settle_max_s:
         raise SettingError(
             f'setting "settle_min_s" is {settings.settle_min_s:g}, above "settle_max_s" ({settings.settle_max_s:g})'
+        )
+    if settings.health_least_s > settings.health_window_s:
+        raise SettingError(
+            f'setting "health_least_s" is {settings.health_least_s:g},'
+            f' above "health_window_s" ({settings.health_window_s:g})'
         )
     return settings
 

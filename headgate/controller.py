@@ -6,9 +6,11 @@ intended, and goes on from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from headgate.config import Settings
 from headgate.core.metrics import JobView, View, Windows, view_of
-from headgate.core.model import Action, Outcome, Snapshot
+from headgate.core.model import Action, Job, Outcome, Snapshot
 from headgate.core.state import Decision, Verdict
 from headgate.errors import EngineError
 from headgate.policies import Policy
@@ -22,29 +24,41 @@ class Controller:
     """Drives one engine by one policy."""
 
     def __init__(
-        self, engine: Engine, policy: Policy, journal: Journal | None, settings: Settings, observe_only: bool = False
-    ) -> None:
+        self, engine: Engine, policy: Policy, journal: Journal | None, settings: Settings, observe_only: bool = False,
+        alert: Callable[[float, str], None] = lambda at_s, text: None,
+    ) -> None:  # fmt: skip
         self.engine = engine
         self.policy = policy
         self.journal = journal
         self.settings = settings
         self.observe_only = observe_only
+        self.alert = alert
         self.windows = Windows({})
         self.outcome: Outcome | None = None
         """What became of the last round's action, if it had one."""
         self._purge_next_s = 0.0
-        self._judged_next: int | None = None
+        self._judged_next: dict[str | None, int] = {}
+        """By the job that it is for, the action whose effect is awaited."""
         self._proposed: Action | None = None
 
     def round(self) -> tuple[View, Decision]:
         """One turn of the control loop."""
         snapshot = self.engine.observe()
-        self.windows = self.windows.push(snapshot, self.settings.window_s)
-        view = view_of(self.windows, snapshot, self.engine.jobs(), self.policy.since_s(), self.settings)
+        jobs = self.engine.jobs()
+        self.windows = self.windows.push(snapshot, self.settings.window_s, self._longer_s(jobs))
+        view = view_of(self.windows, snapshot, jobs, self.policy.since_s(), self.settings)
         decision = self.policy.decide(view)
+        for text in decision.alerts:
+            self.alert(view.at_s, text)
         action_id = self._record(view, snapshot, decision)
         self.outcome = self._act(decision.action, action_id, view.at_s) if decision.action is not None else None
         return view, decision
+
+    def _longer_s(self, jobs: Mapping[str, Job]) -> dict[str, float]:
+        """Jobs that regulate themselves are looked at over longer windows."""
+        regulated = (name for name, job in jobs.items() if job.intent.policy is not None)
+        settings = self.settings
+        return dict.fromkeys(regulated, max(settings.window_s, settings.health_window_s, settings.spare_window_s))
 
     def run(self, clock: Clock, until_s: float) -> None:
         """Rounds at their times until then."""
@@ -55,10 +69,10 @@ class Controller:
     def _act(self, action: Action, action_id: int | None, at_s: float) -> Outcome:
         outcome = OBSERVED_ONLY if self.observe_only else self._applied(action)
         if not outcome.applied:
-            self.policy.not_applied(action, at_s)
+            self.policy.not_applied(action, at_s, refused=not self.observe_only)
         if self.journal is not None and action_id is not None:
             self.journal.outcome(action_id, outcome)
-            self._judged_next = action_id if outcome.applied else None
+            self._await(action, action_id if outcome.applied else None)
         return outcome
 
     def _applied(self, action: Action) -> Outcome:
@@ -95,13 +109,26 @@ class Controller:
         )
 
     def _record_verdict(self, journal: Journal, verdict: Verdict | None, at_s: float) -> None:
-        if verdict is None or self._judged_next is None:
+        awaited = self._judged_next.pop(verdict.job, None) if verdict is not None else None
+        if verdict is None or awaited is None:
             return
         effect = Effect(
             at_s, verdict.total_before, verdict.total_after, verdict.utility_before, verdict.utility_after, verdict.text
         )
-        journal.effect(self._judged_next, effect)
-        self._judged_next = None
+        journal.effect(awaited, effect)
+
+    def _await(self, action: Action, action_id: int | None) -> None:
+        """The scheduler waits for one action at a time, a job that regulates itself for its own."""
+        regulated = self._regulated()
+        if action.job not in regulated:
+            self._judged_next = {job: one for job, one in self._judged_next.items() if job in regulated}
+        if action_id is None:
+            self._judged_next.pop(action.job, None)
+        else:
+            self._judged_next[action.job] = action_id
+
+    def _regulated(self) -> set[str]:
+        return {name for name, job in self.engine.jobs().items() if job.intent.policy is not None}
 
     def resume(self, now_s: float) -> float | None:
         """Go on where the journal ends; returns the time of its last round, None if it is empty.
@@ -112,14 +139,19 @@ class Controller:
         if self.journal is None or restored is None:
             return None
         self.policy.load(restored.state)
+        longer_s = self._longer_s(self.engine.jobs())
         for snapshot in restored.snapshots:
-            self.windows = self.windows.push(snapshot, self.settings.window_s)
+            self.windows = self.windows.push(snapshot, self.settings.window_s, longer_s)
         for recorded in self.journal.actions(since_s=restored.at_s):
             if recorded.outcome is not None and not recorded.applied:
-                self.policy.not_applied(recorded.action, recorded.at_s)
+                refused = recorded.outcome.detail != OBSERVED_ONLY.detail
+                self.policy.not_applied(recorded.action, recorded.at_s, refused)
                 self._proposed = recorded.action
-        awaited = [recorded.id for recorded in restored.actions if recorded.effect is None]
-        self._judged_next = awaited[-1] if awaited else None
+        for recorded in restored.actions:
+            if recorded.effect is None:
+                self._await(recorded.action, recorded.id)
+            else:
+                self._judged_next.pop(recorded.action.job, None)
         for recorded in restored.unfinished:
             self._act(recorded.action, recorded.id, now_s)
             self.policy.carried_out(now_s)

@@ -21,7 +21,8 @@ from itertools import chain
 
 import msgspec
 
-from headgate.core.model import JobAllocation
+from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES
+from headgate.core.model import Action, Cause, JobAllocation
 from headgate.core.quantities import did_you_mean, show_seconds
 from headgate.errors import InputError
 from headgate.ports import Effect, JobRecord, Journal, RecordedAction, RoundRecord
@@ -260,8 +261,27 @@ def _gist(text: str) -> str:
 def _acted(view: _View, actions: Iterable[RecordedAction]) -> Iterator[Line]:
     for recorded in actions:
         steps = _steps(view, recorded)
+        if recorded.action.job == view.job:
+            yield from _reasons(recorded)
         if steps or recorded.action.job == view.job:
             yield Line(recorded.at_s, _action_sentence(view.job, recorded, steps), _action_facts(recorded, steps))
+
+
+def _reasons(recorded: RecordedAction) -> Iterator[Line]:
+    """The symptoms behind a diagnosis that its sentence does not name, with what was measured."""
+    told = recorded.action.cause.text
+    for symptom in _symptoms(recorded.action.cause):
+        if symptom.text not in told:
+            measured = "; ".join(cause.text for cause in symptom.because)
+            yield Line(recorded.at_s, symptom.text, {"what": "symptom", **symptom.facts, "measured": measured})
+
+
+def _symptoms(cause: Cause) -> Iterator[Cause]:
+    for reason in cause.because:
+        if "symptom" in reason.facts:
+            yield reason
+        else:
+            yield from _symptoms(reason)
 
 
 def _action_facts(recorded: RecordedAction, steps: Iterable[_Step]) -> Facts:
@@ -288,7 +308,17 @@ def _steps(view: _View, recorded: RecordedAction) -> list[_Step]:
     before = view.at(recorded.at_s)
     lanes = before.lanes if before else {}
     steps = [_lane_step(name, lanes.get(name), wanted) for name, wanted in change.lanes.items()]
-    return [step for step in (*steps, _pace_step(before, change)) if step is not None]
+    return [step for step in (*steps, _pace_step(before, change), _place_step(recorded.action)) if step is not None]
+
+
+def _place_step(action: Action) -> _Step | None:
+    """Lanes or slices that went elsewhere; the action says in its few signs which."""
+    if action.remedy == MOVE_LANES:
+        hosts = action.what.removeprefix("lanes leave ")
+        return _Step("moved", "move", f"its lanes off {hosts}", {"avoided": hosts})
+    if action.remedy == REASSIGN_SLICES:
+        return _Step("moved", "move", action.what, {"slices": action.what})
+    return None
 
 
 def _lane_step(operator: str, before: int | None, after: int) -> _Step | None:

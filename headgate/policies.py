@@ -13,10 +13,12 @@ import msgspec
 
 from headgate.config import Settings
 from headgate.core import advice, scheduler
+from headgate.core.health.care import carried_out, not_applied
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.sizing import most_lanes
 from headgate.core.state import Decision, State
+from headgate.regulation import Examiner, Regulation
 
 
 class Policy(Protocol):
@@ -25,8 +27,8 @@ class Policy(Protocol):
     def decide(self, view: View) -> Decision:
         """What to do now."""
 
-    def not_applied(self, action: Action, at_s: float) -> None:
-        """The action was not carried out."""
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
+        """The action was not carried out: the engine `refused` it, or it was only observed."""
 
     def carried_out(self, at_s: float) -> None:
         """The action that was under way was carried out only now."""
@@ -51,33 +53,49 @@ class Policy(Protocol):
 
 
 class Headgate:
-    """The scheduler of `core.scheduler`, with its state."""
+    """The scheduler of `core.scheduler` for jobs with intents, the health pipeline for those that regulate themselves."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> None:
         self.settings = settings
         self.state = State()
+        self.regulation = Regulation(settings, examiners or {})
 
     def decide(self, view: View) -> Decision:
-        self.state, decision = scheduler.step(self.state, view, self.settings)
-        return decision
+        """One action a round: a job that regulates itself comes first, because it waits for minutes after each."""
+        regulated = {name for name, job in view.jobs.items() if job.job.intent.policy is not None}
+        care, decision = self.regulation.look(self.state.care, view, regulated)
+        self.state = dataclasses.replace(self.state, care=care)
+        others = {name: job for name, job in view.jobs.items() if name not in regulated}
+        if decision.action is not None or decision.verdict is not None or not others:
+            return decision
+        rest = dataclasses.replace(view, jobs=others, unread=view.unread - regulated)
+        self.state, scheduled = scheduler.step(self.state, rest, self.settings)
+        found = {**decision.diagnoses, **scheduled.diagnoses}
+        return dataclasses.replace(scheduled, diagnoses=found, alerts=(*decision.alerts, *scheduled.alerts))
 
-    def not_applied(self, action: Action, at_s: float) -> None:
-        self.state = scheduler.withdrawn(self.state, action, at_s, self.settings)
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
+        if action.job is not None and action.job in self.state.care.trials:
+            care = not_applied(self.state.care, action.job, at_s, self.settings, refused)
+            self.state = dataclasses.replace(self.state, care=care)
+        else:
+            self.state = scheduler.withdrawn(self.state, action, at_s, self.settings, refused)
 
     def carried_out(self, at_s: float) -> None:
         self.state = scheduler.carried_out(self.state, at_s)
+        for job in self.state.care.trials:
+            self.state = dataclasses.replace(self.state, care=carried_out(self.state.care, job, at_s, self.settings))
 
     def interrupted(self) -> None:
         self.state = scheduler.interrupted(self.state)
 
     def since_s(self) -> Mapping[str, float]:
-        return self.state.since_s
+        return {**self.state.since_s, **self.state.care.since_s}
 
     def phase(self) -> str:
         return self.state.phase.value
 
     def advice(self, view: View) -> tuple[str, ...]:
-        return advice.advice(self.state, view, self.settings)
+        return (*advice.advice(self.state, view, self.settings), *self.regulation.standing())
 
     def dump(self) -> bytes:
         return msgspec.json.encode(self.state)
@@ -92,7 +110,7 @@ class Static:
     def decide(self, view: View) -> Decision:
         return Decision("static", "this policy never acts")
 
-    def not_applied(self, action: Action, at_s: float) -> None:
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         """Nothing is remembered."""
 
     def carried_out(self, at_s: float) -> None:
@@ -145,7 +163,7 @@ class Threshold(Static):
             return None
         busy = capacities(job.job.graph, job.span)
         lanes = {name: self._lanes(job, name, count, busy[name]) for name, count in job.allocation.lanes.items()}
-        return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
+        return None if lanes == job.allocation.lanes else job.allocation.with_lanes(lanes)
 
     def _lanes(self, job: JobView, operator: str, count: int, busy: float) -> int:
         if busy > self.HIGH:
@@ -164,10 +182,12 @@ class Threshold(Static):
         self._acted_s = msgspec.json.decode(data, type=dict[str, float])
 
 
-def policy_named(name: str, settings: Settings) -> Policy:
+def policy_named(name: str, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> Policy:
     """The policy of that name; `manual` differs from `static` by its initial allocation only."""
     if name == "headgate":
-        return Headgate(settings)
+        return Headgate(settings, examiners)
+    if name == "lanes-only":
+        return Headgate(dataclasses.replace(settings, remedies="lanes"), examiners)
     if name == "threshold":
         return Threshold(settings)
     return Static()

@@ -24,7 +24,10 @@ class Engine(Protocol):
         """Read every counter once."""
 
     def apply(self, action: Action) -> Outcome:
-        """Set the allocations that the action names; applying the same one twice changes nothing."""
+        """Set the allocations that the action names; applying the same one twice changes nothing.
+
+        What it cannot do it refuses in a sentence, and changes nothing: something else is then tried.
+        """
 
 
 class JobPhase(Enum):

@@ -16,14 +16,15 @@ from headgate.core.quantities import choice, seconds, show_seconds
 from headgate.errors import InputError
 
 if TYPE_CHECKING:
-    from headgate.config import SparkSettings
+    from headgate.config import Settings, SparkSettings
     from headgate.ports import Jobs
     from headgate.server.client import Client
     from headgate.server.run import Plan
     from headgate.server.status import JobStatus, Summary
     from headgate.spark.jobfile import ClusterFile
+    from headgate.userpolicies import Guarded
 
-POLICIES = ("headgate", "static", "threshold")
+POLICIES = ("headgate", "lanes-only", "static", "threshold")
 NONE = "none"
 
 param_option = click.option(
@@ -41,7 +42,9 @@ param_option = click.option(
 @click.option("--fast", is_flag=True, help="A quicker loop, for a small machine.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
 @param_option
-@click.option("--policy", metavar="P", default="headgate", show_default=True, help="headgate, static or threshold.")
+@click.option(
+    "--policy", metavar="P", default="headgate", show_default=True, help="headgate, lanes-only, static or threshold."
+)
 @click.option("--observe-only", is_flag=True, help="Decide, but carry nothing out.")
 @click.option("--for", "duration", metavar="DURATION", help="Stop after this time, such as 10m.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of the API [default: any].")
@@ -65,7 +68,7 @@ def run(
     plan = Plan(
         home=Home(Path(home)),
         requests=[request for file in read for request in file.jobs],
-        loop=Loop(loop, policy, observe_only),
+        loop=Loop(loop, policy, observe_only, _user_policies(read, loop), _webhook(read)),
         spark=spark,
         master=master,
         port=port,
@@ -102,6 +105,19 @@ def _read(files: Sequence[str], params: Sequence[str]) -> list[ClusterFile]:
     if parameters and not any(file.endswith(JOB_SUFFIX) for file in files):
         raise InputError("--param is for job files; in a cluster file, write parameters = {name = value}")
     return [read_file(file, parameters) for file in files]
+
+
+def _user_policies(read: Sequence[ClusterFile], settings: Settings) -> dict[str, Guarded]:
+    from headgate.userpolicies import guarded
+
+    found: dict[str, Guarded] = {}
+    for file in read:
+        found |= guarded(file.user_policies, file.directory, settings.policy_patience_s)
+    return found
+
+
+def _webhook(read: Sequence[ClusterFile]) -> str | None:
+    return next((file.webhook for file in read if file.webhook is not None), None)
 
 
 def _parameters(params: Sequence[str]) -> dict[str, Any]:
@@ -183,6 +199,7 @@ def submit(file: str, name: str | None, params: tuple[str, ...], home: str) -> N
 @click.option("--juice", metavar="SHARE", help="Share of the input to keep up with, such as 0.95.")
 @click.option("--worth", metavar="POINTS", help="What meeting it is worth.")
 @click.option("--percentile", metavar="P", help="Which percentile of the latency is meant.")
+@click.option("--policy", metavar="P", help="Let the job regulate itself, such as provision or throughput:500/s.")
 @home_option
 def intent(job: str, home: str, **given: str | None) -> None:
     """Change what a job needs; what is not named stays, "none" takes a goal away."""

@@ -12,13 +12,27 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
-from headgate.core.quantities import about, check_fields, choice, interpolate, number, seconds, show_seconds, shown
+from headgate.core.quantities import (
+    about,
+    check_fields,
+    choice,
+    interpolate,
+    number,
+    rows_s,
+    seconds,
+    show_seconds,
+    shown,
+)
 from headgate.errors import IntentError
 
 GRID_REACH = 1000.0
 """A shape is checked from 1/1000 of the latency threshold to 1000 times it."""
 GRID_POINTS = 200
 """Values at which a shape is checked, besides the threshold."""
+IMPLIED_JUICE = 0.95
+"""What a job that regulates itself should get done of its input, if its intent does not say."""
+THROUGHPUT = "throughput"
+"""The policy that is named with a target."""
 ROUNDING = 1e-9
 """Utility may move this much the wrong way before it counts as a breach."""
 
@@ -185,6 +199,8 @@ class Intent:
     """The most utility that the job can have, which is its priority."""
     shape: str | Shape | Mapping[str, str | Shape] = field(default="knee", compare=False)
     """How utility falls when the intent is missed; a mapping has one shape for "latency" and one for "juice"."""
+    policy: str | None = None
+    """A job that regulates itself, by this policy: "provision", "throughput:4000000/min", or one of the user's."""
     latency_s: float | None = field(init=False, repr=False)
     latency_shape: Shape | None = field(init=False, repr=False)
     juice_shape: Shape | None = field(init=False, repr=False)
@@ -197,9 +213,10 @@ class Intent:
             self._set("percentile", number(self.percentile, "percentile", above=0, high=100, error=IntentError))
         if self.juice is not None:
             self._set("juice", number(self.juice, "juice", above=0, high=1, error=IntentError))
+        self._check_policy()
         self._check_goals()
         self._choose_shapes()
-        names = ("latency_s", "percentile", "juice", "worth", "latency_shape", "juice_shape")
+        names = ("latency_s", "percentile", "juice", "worth", "latency_shape", "juice_shape", "policy")
         self._set("_identity", " ".join(f"{name}={getattr(self, name)!r}" for name in names))
 
     def utility(self, latency_s: float | None, juice: float | None, tolerance: float = 0.0) -> float | None:
@@ -216,7 +233,9 @@ class Intent:
         return None if verdicts is None else all(verdict.met for verdict in verdicts)
 
     def describe(self) -> str:
-        """The intent in a few signs: `2 s`, `p99 2 s`, `juice 0.95`, `2 s · 0.95`."""
+        """The intent in a few signs: `2 s`, `p99 2 s`, `juice 0.95`, `2 s · 0.95`, `provision`."""
+        if self.policy is not None:
+            return self.policy
         if self.latency_s is None:
             return f"juice {self.juice:g}"
         percentile = "" if self.percentile is None else f"p{self.percentile:g} "
@@ -238,6 +257,18 @@ class Intent:
                 return None
             verdicts.append(_judge_juice(juice, self.juice, self.juice_shape, tolerance))
         return verdicts
+
+    def _check_policy(self) -> None:
+        """A job that regulates itself need not say more; what it gets done of its input is then what is shown."""
+        if self.policy is None:
+            return
+        if not isinstance(self.policy, str) or not self.policy:
+            raise IntentError(f'policy is {shown(self.policy)}; it must be a name, such as "provision"')
+        kind, _, target = self.policy.partition(":")
+        if kind == THROUGHPUT:
+            rows_s(target, "policy", IntentError)
+        if self.latency_s is None and self.juice is None:
+            self._set("juice", IMPLIED_JUICE)
 
     def _check_goals(self) -> None:
         if self.latency_s is None and self.percentile is not None:
@@ -381,7 +412,7 @@ def _check_one_direction(pairs: tuple[tuple[float, float], ...]) -> None:
 Resolve = Callable[[str], Callable[[float], float]]
 """Finds the function behind "package.module:name"; given by the edge, because the core imports no code of users."""
 
-_FIELDS = ("latency", "percentile", "juice", "worth", "shape")
+_FIELDS = ("latency", "percentile", "juice", "worth", "shape", "policy")
 _KINDS: Mapping[str, Callable[..., Shape]] = {
     "knee": Knee,
     "step": Step,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from headgate.config import Settings
+from headgate.core.health.records import LogEntry, purged
+from headgate.core.health.resolving import SCALE_UP
 from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
@@ -60,8 +63,11 @@ def judged(situation: Situation) -> Situation:
         return situation
     verdict = _verdict(trial, situation)
     state = dataclasses.replace(situation.state, trial=None)
+    if trial.tried is not None:
+        useful = not (verdict.harmful or verdict.plateaued)
+        state = logged(state, trial.tried, useful, situation.view.at_s, situation.settings)
     if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
-        state = _counted(state, verdict, situation.view.jobs[trial.job], situation)
+        state = _counted(state, trial, verdict, situation.view.jobs[trial.job], situation)
     return dataclasses.replace(situation, state=remember_best(state, situation), verdict=verdict)
 
 
@@ -93,6 +99,8 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
 def _in_words(trial: Trial, fell: bool, harmful: bool, plateaued: bool, situation: Situation) -> str:
     if harmful:
         return "helped nobody" if trial.kind is ActionKind.THROTTLE else "did harm"
+    if plateaued and trial.tried is not None and trial.tried.resolver != SCALE_UP:
+        return "gained too little; another remedy has its turn"
     if plateaued and trial.job is not None:
         return f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
     broken = [name for name in trial.touched if name != trial.job and _lost_by(name, trial, situation)]
@@ -158,12 +166,23 @@ def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
     return job.utility <= before or job.utility < before * (1 + situation.settings.improvement)
 
 
-def _counted(state: State, verdict: Verdict, job: JobView, situation: Situation) -> State:
-    """Count the step of a job that still misses its intent, and set the job aside if it gained too little or did harm."""
+def _counted(state: State, trial: Trial, verdict: Verdict, job: JobView, situation: Situation) -> State:
+    """Count the step of a job that still misses its intent, and set the job aside if it gained too little or did harm.
+
+    After a remedy other than lanes that did not help, another has its turn.
+    """
     name = job.job.name
     if not job.met:
         state = dataclasses.replace(state, steps={**state.steps, name: state.steps.get(name, 0) + 1})
-    return set_aside(state, job, situation) if verdict.harmful or verdict.plateaued else state
+    other_remedies = trial.tried is not None and trial.tried.resolver != SCALE_UP
+    hopeless = (verdict.harmful or verdict.plateaued) and not other_remedies
+    return set_aside(state, job, situation) if hopeless else state
+
+
+def logged(state: State, entry: LogEntry, useful: bool, at_s: float, settings: Settings) -> State:
+    """The state with one more entry in the action log."""
+    log = purged((*state.care.log, dataclasses.replace(entry, useful=useful)), at_s, settings)
+    return dataclasses.replace(state, care=dataclasses.replace(state.care, log=log))
 
 
 def set_aside(state: State, job: JobView, situation: Situation) -> State:

@@ -55,6 +55,14 @@ class Span:
         now = self.last.reading.operators[operator].busy_s
         return tuple(b - a for a, b in zip(before, now, strict=True))
 
+    def of_lanes(self, operator: str, counter: str) -> tuple[float, ...] | None:
+        """By how much an optional counter of each lane, or slice, grew: `lane_rows`, `queued`, `held_s`, `slice_rows`."""
+        before = getattr(self.first.reading.operators[operator], counter)
+        now = getattr(self.last.reading.operators[operator], counter)
+        if before is None or now is None or len(before) != len(now):
+            return None
+        return tuple(b - a for a, b in zip(before, now, strict=True))
+
     def rows_in(self, operator: str) -> float:
         """Rows an operator processed, whatever their parent."""
         before = sum(self.first.reading.operators[operator].processed.values())
@@ -76,9 +84,16 @@ class Windows:
     unread: frozenset[str] = frozenset()
     """Jobs that run but could not be read the last time."""
 
-    def push(self, snapshot: Snapshot, window_s: float) -> Windows:
-        """Add one snapshot and forget what is older than the window or belongs to jobs that are gone."""
-        kept = {name: self._appended(name, reading, snapshot.at_s, window_s) for name, reading in snapshot.jobs.items()}
+    def push(self, snapshot: Snapshot, window_s: float, longer_s: Mapping[str, float] | None = None) -> Windows:
+        """Add one snapshot and forget what is older than the window or belongs to jobs that are gone.
+
+        `longer_s` has the jobs whose windows are of another length.
+        """
+        own = longer_s or {}
+        kept = {
+            name: self._appended(name, reading, snapshot.at_s, own.get(name, window_s))
+            for name, reading in snapshot.jobs.items()
+        }
         unread = frozenset(name for name, reading in snapshot.jobs.items() if reading is None)
         return Windows(kept, unread)
 

@@ -6,7 +6,7 @@ Everything here is frozen. `None` means "not known", never zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from graphlib import CycleError, TopologicalSorter
 
@@ -110,6 +110,28 @@ class JobAllocation:
     lanes: Mapping[str, int]
     pace_s: float | None = None
     """Seconds between epoch starts; 0 is back to back; None where the engine has no epochs."""
+    slices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By operator, the lane of each of its slices; an operator that is not named has them spread evenly."""
+    avoided: tuple[str, ...] = ()
+    """Hosts that its lanes keep off, as long as there are others; the newest last."""
+
+    def with_lanes(self, lanes: Mapping[str, int]) -> JobAllocation:
+        """The same with other lanes; slices of an operator whose lanes change are spread evenly again.
+
+        >>> JobAllocation({"count": 2}, slices={"count": (0, 1, 1)}).with_lanes({"count": 3}).slices
+        {}
+        """
+        kept = {name: places for name, places in self.slices.items() if lanes.get(name) == self.lanes.get(name)}
+        return replace(self, lanes=lanes, slices=kept)
+
+
+def spread_evenly(slices: int, lanes: int) -> tuple[int, ...]:
+    """The lane of each slice when nothing is known of their loads.
+
+    >>> spread_evenly(5, 2)
+    (0, 1, 0, 1, 0)
+    """
+    return tuple(number % lanes for number in range(slices))
 
 
 Allocation = Mapping[str, JobAllocation]
@@ -125,6 +147,16 @@ class OperatorReading:
     """Rows sent, by child."""
     busy_s: tuple[float, ...]
     """Seconds spent processing, per lane."""
+    lane_rows: tuple[float, ...] | None = None
+    """Rows processed, per lane."""
+    queued: tuple[float, ...] | None = None
+    """Rows that wait in front of each lane now; None where rows do not wait in front of lanes."""
+    held_s: tuple[float, ...] | None = None
+    """Seconds for which each lane held back the input of the job; None where lanes never do."""
+    hosts: tuple[str, ...] | None = None
+    """Where each lane runs."""
+    slice_rows: tuple[float, ...] | None = None
+    """Rows processed, per slice; None for an operator without slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +176,8 @@ class JobReading:
     """Seconds spent inside epochs (counter); None where the engine has no epochs."""
     epochs: int | None = None
     """Epochs finished (counter)."""
+    held_s: float | None = None
+    """Seconds for which its input was held back by any lane (counter); None where lanes never do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +227,8 @@ class Cause:
 
     text: str
     facts: Mapping[str, float | str] = field(default_factory=dict)
+    because: tuple[Cause, ...] = ()
+    """What it follows from, in turn: a diagnosis from symptoms, a symptom from measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +242,8 @@ class Action:
     cause: Cause
     what: str = ""
     """What changes, in a few signs: `look-up 2 → 5 lanes`."""
+    remedy: str = ""
+    """Which resolver of the health pipeline proposed it; empty if none did."""
 
     @property
     def sentence(self) -> str:

@@ -41,6 +41,20 @@ def seconds(value: Any, what: str, *, zero: bool = False, error: type[InputError
     return amount
 
 
+def rows_s(value: str, what: str, error: type[InputError] = InputError) -> float:
+    """Rows per second from text such as "4000000/min".
+
+    >>> rows_s("6_000/min", "target")
+    100.0
+    """
+    amount, _, unit = value.partition("/")
+    plain = amount.replace("_", "").replace(",", "").strip()
+    rate = _duration(plain) if plain and plain[-1].isdigit() else None  # a bare number
+    if rate is None or rate <= 0 or unit.strip() not in ("", "s", "min", "h"):
+        raise error(f'{what} is {shown(value)}; a rate looks like "4000000/min" or "500/s"')
+    return rate / UNIT_S[unit.strip() or "s"]
+
+
 def number(
     value: Any,
     what: str,

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headgate.config import Settings
-from headgate.core.judgement import judged, noticed, output_rows_s, remember_best, set_aside
-from headgate.core.metrics import JobView, View, capacities, sub_window
+from headgate.core.health.records import LogEntry
+from headgate.core.health.resolving import SCALE_UP
+from headgate.core.helping import help_for, helping
+from headgate.core.judgement import judged, logged, noticed, output_rows_s, remember_best, set_aside
+from headgate.core.metrics import JobView, View, sub_window
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.core.sizing import catching_up, fewer_lanes, keeps_pace, longest_pace_s, more_lanes
+from headgate.core.sizing import catching_up, fewer_lanes, longest_pace_s
 from headgate.core.state import Decision, Phase, Situation, State, Trial, brink, mends
 
 
@@ -69,7 +72,7 @@ def _harmed(now: Situation) -> bool:
 
 
 def _harmed_with_others_waiting(now: Situation) -> bool:
-    return _harmed(now) and bool(_way_back(now)) and any(_help_for(job, now) is not None for job in now.wanting)
+    return _harmed(now) and bool(_way_back(now)) and any(help_for(job, now) is not None for job in now.wanting)
 
 
 def _overtaken(now: Situation) -> bool:
@@ -89,13 +92,13 @@ def _time_to_spare(now: Situation) -> bool:
 
 
 def _can_help(now: Situation) -> bool:
-    return any(_help_for(job, now) is not None for job in now.wanting)
+    return any(help_for(job, now) is not None for job in now.wanting)
 
 
 def _on_the_brink(now: Situation) -> bool:
     if now.wanting or now.view.congested:
         return False
-    return any(_help_for(job, now) is not None for job in now.uneasy)
+    return any(help_for(job, now) is not None for job in now.uneasy)
 
 
 def _hopeless_hog(now: Situation) -> bool:
@@ -218,7 +221,7 @@ def _reductions(now: Situation) -> dict[str, JobAllocation]:
         if job.met:
             lanes = fewer_lanes(job, now.settings)
             if lanes != job.allocation.lanes:
-                changes[name] = dataclasses.replace(job.allocation, lanes=lanes)
+                changes[name] = job.allocation.with_lanes(lanes)
     return changes
 
 
@@ -233,7 +236,7 @@ def _throttle(now: Situation) -> Result:
         f" {sum(left.values())} lanes leave the cores to the others",
         {"utility": job.utility or 0.0, "worth": job.worth},
     )
-    action = Action(ActionKind.THROTTLE, name, {name: dataclasses.replace(job.allocation, lanes=left)}, cause)
+    action = Action(ActionKind.THROTTLE, name, {name: job.allocation.with_lanes(left)}, cause)
     state = set_aside(remember_best(now.state, now), job, now)
     state = dataclasses.replace(state, throttled=(*now.state.throttled, name), stable=0)
     return _on_trial(state, action, now), Decision("", action.sentence, action)
@@ -363,65 +366,26 @@ def _reconfigure(now: Situation) -> Result:
     """Help the first job in line that can be helped; those before it that cannot are set aside."""
     state = dataclasses.replace(remember_best(now.state, now), stable=0)
     for job in now.wanting:
-        help_ = _help_for(job, now)
+        help_ = help_for(job, now)
         if help_ is None:
             state = set_aside(state, job, now)
             continue
-        action = _helping(job, help_)
-        return _on_trial(state, action, now), Decision("", action.sentence, action)
+        return _helped(state, job, help_, now)
     raise AssertionError("the condition found a job to help")
 
 
 def _prevent(now: Situation) -> Result:
     """Help a job that is about to miss its intent, while it costs nobody anything."""
-    helped = ((job, _help_for(job, now)) for job in now.uneasy)
+    helped = ((job, help_for(job, now)) for job in now.uneasy)
     job, help_ = next((job, help_) for job, help_ in helped if help_ is not None)
-    action = _helping(job, help_)
-    return _on_trial(remember_best(now.state, now), action, now), Decision("", action.sentence, action)
+    return _helped(remember_best(now.state, now), job, help_, now)
 
 
-def _help_for(job: JobView, now: Situation) -> JobAllocation | None:
-    """Epochs more often if the pace is what costs the time, else more lanes; None if neither would change anything."""
-    pace_s, has_s = longest_pace_s(job, now.settings), job.allocation.pace_s
-    if pace_s is not None and has_s and keeps_pace(job) and pace_s < (1 - now.settings.smallest_step) * has_s:
-        return dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
-    lanes = more_lanes(job, now.settings, bool(now.view.congested))
-    return None if lanes == job.allocation.lanes else dataclasses.replace(job.allocation, lanes=lanes)
-
-
-def _helping(job: JobView, help_: JobAllocation) -> Action:
-    """The action that gives one job what it needs, with its cause."""
-    assert job.span is not None
-    name, before = job.job.name, job.allocation.lanes
-    gained = {operator: lanes for operator, lanes in help_.lanes.items() if lanes != before[operator]}
-    if not gained:
-        what = f"epochs every {show_seconds(job.allocation.pace_s or 0.0)} → {show_seconds(help_.pace_s or 0.0)}"
-        cause = Cause(f"{_miss(job)}; rows wait for their epoch to start", {"utility": job.utility or 0.0})
-        return Action(ActionKind.RECONFIGURE, name, {name: help_}, cause, what)
-    busy = capacities(job.job.graph, job.span)
-    slowest = max(gained, key=lambda operator: busy[operator])
-    facts = {"utility": job.utility or 0.0, "worth": job.worth, **{f"busy {o}": busy[o] for o in gained}}
-    cause = Cause(f"{_miss(job)}; {_bottleneck(slowest, busy[slowest])}", facts)
-    what = ", ".join(f"{operator} {before[operator]} → {lanes}" for operator, lanes in gained.items()) + " lanes"
-    return Action(ActionKind.RECONFIGURE, name, {name: help_}, cause, what)
-
-
-def _bottleneck(operator: str, busy: float) -> str:
-    if busy == 0:
-        return "no epoch ended, so that nobody knows which operator it waits for"
-    return f"{operator} was the bottleneck (busy {busy:.2f} of the time)"
-
-
-def _miss(job: JobView) -> str:
-    """What the job misses, in words."""
-    intent, parts = job.job.intent, []
-    if intent.latency_s is not None and job.latency_s is not None and job.latency_s > intent.latency_s:
-        parts.append(f"latency {show_seconds(job.latency_s)} misses {show_seconds(intent.latency_s)}")
-    if intent.juice is not None and job.juice is not None and job.juice < intent.juice:
-        parts.append(f"juice {job.juice:.3f} misses {intent.juice:g}")
-    if job.met and intent.latency_s is not None and job.latency_s is not None:
-        return f"latency {show_seconds(job.latency_s)} is close to {show_seconds(intent.latency_s)}"
-    return " and ".join(parts) or "misses its intent"
+def _helped(state: State, job: JobView, help_: JobAllocation, now: Situation) -> Result:
+    name, remedy = job.job.name, now.remedies.get(job.job.name)
+    action = helping(job, help_, remedy)
+    found = {} if remedy is None else {name: (remedy.diagnosis,)}
+    return _on_trial(state, action, now), Decision("", action.sentence, action, diagnoses=found)
 
 
 def _leave_rest(now: Situation) -> Result:
@@ -449,8 +413,20 @@ def _on_trial(state: State, action: Action, now: Situation) -> State:
         brink=brink(job) if job is not None else 0.0,
         arrival_rows_s=job.span.arrival_rows_s() if job is not None and job.span is not None else 0.0,
         output_rows_s=output_rows_s(job) if job is not None else 0.0,
+        tried=_entry(action, now),
     )
     return dataclasses.replace(state, trial=trial)
+
+
+def _entry(action: Action, now: Situation) -> LogEntry | None:
+    """For the action log, if a diagnosis asked for the action."""
+    remedy = now.remedies.get(action.job or "")
+    if remedy is None or not action.remedy or action.job is None:
+        return None
+    diagnosis = remedy.diagnosis
+    return LogEntry(
+        now.view.at_s, action.job, "headgate", diagnosis.kind, diagnosis.operator, action.remedy, what=action.what
+    )
 
 
 def _fingerprints(view: View) -> dict[str, str]:
@@ -468,8 +444,14 @@ def interrupted(state: State) -> State:
     return dataclasses.replace(state, blind=True, sighted_s=None)
 
 
-def withdrawn(state: State, action: Action, at_s: float, settings: Settings) -> State:
-    """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again at once."""
+def withdrawn(state: State, action: Action, at_s: float, settings: Settings, refused: bool = True) -> State:
+    """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again at once.
+
+    A remedy that the engine `refused` counts as useless, so that another has its turn.
+    """
+    tried = state.trial.tried if state.trial is not None else None
+    if refused and tried is not None and tried.resolver != SCALE_UP:
+        return logged(dataclasses.replace(state, trial=None), tried, False, at_s, settings)
     reduced = state.reduced and action.kind is not ActionKind.REDUCE
     throttled = tuple(name for name in state.throttled if action.kind is not ActionKind.THROTTLE or name != action.job)
     if action.kind is ActionKind.REVERT:

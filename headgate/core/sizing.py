@@ -61,13 +61,13 @@ def _model(view: JobView, span: Span, settings: Settings, growth_limit: float) -
             name: min(2 * lanes, most[name]) for name, lanes in now.items()
         }  # no epoch ended: nothing to reckon with
     for target in (settings.target_busy, min(settings.capacity_threshold, settings.target_busy)):
-        wanted = {name: min(lanes, most[name]) for name, lanes in _lanes_for(view, span, work, target).items()}
+        wanted = {name: min(lanes, most[name]) for name, lanes in lanes_for(view, span, work, target).items()}
         if any(wanted[name] > lanes * (1 + settings.smallest_step) for name, lanes in now.items()):
             return wanted
     return now
 
 
-def _lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], target: float) -> Lanes:
+def lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], target: float) -> Lanes:
     """Lanes that are busy for `target` of their time; where stages follow one another, the job is."""
     factor = 1.0
     root: Callable[[float], float] = lambda busy: busy  # noqa: E731
@@ -88,7 +88,7 @@ def needed_work(graph: Graph, span: Span, settings: Settings) -> dict[str, float
     for name, operator in graph.operators.items():
         offered = span.arrived(name) / span.seconds if not operator.inputs else 0.0
         for parent in operator.inputs:
-            offered += rate[parent] * _selectivity(span, parent, name)
+            offered += rate[parent] * selectivity(span, parent, name)
         backlog_rows_s = waiting(graph, span.last.reading, name) / settings.catch_up_s
         rate[name] = offered + min(backlog_rows_s, settings.catch_up_limit * offered)
         rows, busy_s = span.rows_in(name), sum(span.busy_s(name))
@@ -96,7 +96,7 @@ def needed_work(graph: Graph, span: Span, settings: Settings) -> dict[str, float
     return work
 
 
-def _selectivity(span: Span, parent: str, child: str) -> float:
+def selectivity(span: Span, parent: str, child: str) -> float:
     """Rows sent to a child per row processed by the parent."""
     rows = span.rows_in(parent)
     return span.sent(parent, child) / rows if rows > 0 else 0.0
@@ -138,7 +138,7 @@ def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
     capacity = capacities(graph, span)
     work = needed_work(graph, span, settings) if settings.sizing == "model" else dict.fromkeys(graph.operators)
     needed = (
-        _lanes_for(view, span, work, settings.target_busy)
+        lanes_for(view, span, work, settings.target_busy)
         if settings.sizing == "model"
         else dict.fromkeys(graph.operators, 1)
     )

@@ -8,6 +8,8 @@ from enum import Enum
 from functools import cached_property
 
 from headgate.config import Settings
+from headgate.core.health.care import Care, remedy_for
+from headgate.core.health.records import Diagnosis, LogEntry, Remedy, patient_of
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, ActionKind, Allocation
 from headgate.core.sizing import catching_up
@@ -39,6 +41,8 @@ class Trial:
     output_rows_s: float = 0.0
     """What it got done."""
     settled_s: float | None = None
+    tried: LogEntry | None = None
+    """For the action log, if a diagnosis asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class State:
     """Since when each job has missed its intent without a break."""
     shortfall: float = 0.0
     """Share of about the last hour in which intents were missed for want of cores."""
+    care: Care = field(default_factory=Care)
+    """Jobs that regulate themselves, and the action log, which remembers remedies of all jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,10 @@ class Decision:
     cause: str
     action: Action | None = None
     verdict: Verdict | None = None
+    diagnoses: Mapping[str, tuple[Diagnosis, ...]] = field(default_factory=dict)
+    """What was found to be wrong in this round, by job."""
+    alerts: tuple[str, ...] = ()
+    """What a person should know now."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +171,16 @@ class Situation:
         """Jobs that meet their intents by so little that the next fluctuation breaks them (beyond the paper)."""
         close = (job for job in self.view.jobs.values() if job.met and brink(job) > self.settings.brink)
         return [job for job in close if not self.skips(job.job.name) and not catching_up(job, self.settings)]
+
+    @cached_property
+    def remedies(self) -> Mapping[str, Remedy]:
+        """What the diagnosis of each job that wants help asks for, where its lanes were measured one by one."""
+        found = {}
+        for job in (*self.wanting, *self.uneasy):
+            remedy = remedy_for(self.state.care.log, patient_of(job, self.view.hosts, self.view.at_s, self.settings))
+            if remedy is not None:
+                found[job.job.name] = remedy
+        return found
 
     def skips(self, name: str) -> bool:
         """Whether the job is set aside now."""

@@ -89,7 +89,10 @@ def run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None
         watcher.tell(time.time(), "", "starts Spark")
         engine = stack.enter_context(closing(open_engine(plan.home.path, plan.spark, plan.master)))
         stop.listen()
+        for policy in plan.loop.user_policies.values():
+            stack.callback(policy.close)
         service = Service(engine, registry, journal, plan.loop, watcher)
+        stack.callback(service.alerts.close)
         service.start(_built(early), only_these=bool(plan.requests))
         url = stack.enter_context(served(app_of(service, plan.home.new_token()), listening))
         stack.enter_context(plan.home.announced(url))

@@ -10,10 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headgate import explain
+from headgate.alerts import Alerts
 from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
@@ -45,10 +46,11 @@ from headgate.server.status import (
 )
 from headgate.spark.jobfile import JobRequest, build, request_from, whole
 from headgate.spark.topology import Topology
+from headgate.userpolicies import Guarded
 
 KEPT_ACTIONS = 20
 POLICY_KEY = "policy"
-INTENT_FIELDS = ("latency", "percentile", "juice", "worth", "shape")
+INTENT_FIELDS = ("latency", "percentile", "juice", "worth", "shape", "policy")
 CHANGES = ("intent", "share", "read_limit")
 BROKEN = (JobPhase.FAILED, JobPhase.RETRYING)
 Built = tuple[JobRequest, Topology]
@@ -71,6 +73,8 @@ class Loop:
     settings: Settings
     policy: str = "headgate"
     observe_only: bool = False
+    user_policies: Mapping[str, Guarded] = field(default_factory=dict)
+    webhook: str | None = None
 
 
 class Service:
@@ -92,8 +96,9 @@ class Service:
         self.watcher = watcher
         self.now_s = now_s
         self.tally = Tally()
-        policy = policy_named(loop.policy, loop.settings)
-        self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only)
+        policy = policy_named(loop.policy, loop.settings, loop.user_policies)
+        self.alerts = Alerts(lambda at_s, text: watcher.tell(at_s, "", text), loop.webhook)
+        self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only, self.alerts)
         self._seen: tuple[View, Decision] | None = None
         self._actions: deque[ActionStatus] = deque(maxlen=KEPT_ACTIONS)
         self._known: dict[str, Known] = {}

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from headgate.loads import Steady
+from headgate.sim import health_bars as health
 from headgate.sim.run import Run, run, sized_for
 from headgate.sim.spec import JobSpec, Scenario, Variant
 
@@ -25,6 +26,7 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
+    "<": operator.lt,
     "==": operator.eq,
 }
 
@@ -342,6 +344,86 @@ def hosts_alone(scenario: Scenario, job: JobSpec) -> int:
     return MOST_HOSTS
 
 
+def _load_change(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    rose_s = scenario.events[1].at_s
+    kept = [
+        Bar(
+            "throughput with fewer lanes, of that without control",
+            health.throughput(result, scenario) / all_,
+            ">=",
+            0.99,
+        )
+        for all_ in (health.throughput(runs[other], scenario) for other in runs if other == "static")
+    ]
+    return [
+        *kept,
+        Bar("share of the last 10 minutes in which input was held back", health.held_in_the_end(result), "==", 0),
+        Bar("lanes of split in the end (Dhalion 12)", health.lanes_in_the_end(result, "split"), "<=", 12),
+        Bar("lanes of count in the end (Dhalion 14)", health.lanes_in_the_end(result, "count"), "<=", 14),
+        Bar("actions that took lanes away (Dhalion 2)", health.actions(result, "reduce"), ">=", 1),
+        Bar("rounds of scaling up (Dhalion 4)", health.actions(result, "reconfigure", rose_s), "<=", 3),
+        Bar("actions in all (Dhalion 6)", health.actions(result), "<=", 5),
+    ]
+
+
+def _throughput_slo(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    return [
+        Bar("rows per minute in the end", 60 * health.emitted_in_the_end(result), ">=", 4_000_000),
+        Bar("share of the last 10 minutes in which input was held back", health.held_in_the_end(result), "==", 0),
+        Bar("actions (Dhalion 11)", health.actions(result), "<=", 10),
+    ]
+
+
+def _diagnosers(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
+    troubles = [(str(variant.value), results["headgate"]) for variant, results in variants]
+    return [
+        Bar("troubles that the first diagnosis names rightly (Dhalion 5)", health.right_at_first(troubles), "==", 6),
+        Bar("diagnoses in ten runs without trouble", health.false_diagnoses(scenario, runs["headgate"].seed), "==", 0),
+    ]
+
+
+def _mixed(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    rows = [
+        Bar("share of the last 10 minutes in which input was held back", health.held_in_the_end(result), "==", 0),
+        Bar("actions", health.actions(result), "<=", 3),
+        Bar("actions (at least)", health.actions(result), ">=", 1),
+    ]
+    if scenario.name == "mixed-75":
+        easier = health.lanes_of_the_easier_case(result.seed)
+        rows.append(
+            Bar("lanes of split and count in the end, no more than with 25 % (Dhalion 26 and 23)",
+                health.lanes_in_the_end(result, "split", "count"), "<=", easier)
+        )  # fmt: skip
+    return rows
+
+
+def _remedies(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    rows = [
+        Bar("jobs that meet their intent in the end", _met(result), "==", 3),
+        Bar("jobs whose first diagnosis is right", health.right_for_each(result), "==", 3),
+    ]
+    if "lanes-only" in runs:
+        others = runs["lanes-only"]
+        better = _mean(_satisfaction(result)), _mean(_satisfaction(others))
+        rows.append(Bar("mean satisfaction, above that with lanes only", better[0], ">", better[1]))
+        rows.append(
+            Bar("lanes in the end, fewer than with lanes only", health.all_lanes(result), "<", health.all_lanes(others))
+        )
+    return rows
+
+
+def _noise(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    result = runs["headgate"]
+    return [
+        Bar("actions in 24 hours", health.actions(result), "<=", 2),
+        Bar("mean satisfaction", _mean(_satisfaction(result)), ">=", 0.95),
+    ]
+
+
 MOST_HOSTS = 50
 """Where the search for enough hosts ends."""
 
@@ -361,4 +443,11 @@ _BARS: Mapping[str, Callable[[Scenario, Runs, Variants], list[Bar]]] = {
     "juice-rate": _juice_rate,
     "initial-config": _initial_config,
     "consolidation": _consolidation,
+    "load-change": _load_change,
+    "throughput-slo": _throughput_slo,
+    "diagnosers": _diagnosers,
+    "mixed-25": _mixed,
+    "mixed-75": _mixed,
+    "noise": _noise,
+    "remedies": _remedies,
 }

@@ -58,3 +58,15 @@ EPOCH_FIXED_CORES_S: Final = 0.16
 """Core seconds that an epoch takes whatever its size."""
 TASK_CORES_S: Final = 0.004
 """Core seconds to launch one task."""
+
+# -- lane model (every lane with its own queue, which holds back the sources when it is full, as in Heron)
+LANE_STEP_S: Final = 1.0
+"""Step of the lane model while anything is held back or close to it; else a step is as long as the load stays the same."""
+HIGH_WATER_MB: Final = 100.0
+"""A lane in front of which this much waits holds back the sources of its job (Heron's default)."""
+LOW_WATER_MB: Final = 50.0
+"""Until no more than this waits (Heron's default)."""
+LANE_SPREAD: Final = 0.02
+"""Standard deviation of the speeds of lanes of the same operator, as a share: no two places are quite alike."""
+SLICE_SPREAD: Final = 0.025
+"""Standard deviation of the rows of slices whose keys are spread by a hash, as a share."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from headgate.core.model import Action, HostReading, Job, JobAllocation, JobReading, Outcome, Snapshot
 from headgate.sim import constants
-from headgate.sim.spec import Event, JobSpec, Scenario
+from headgate.sim.spec import Event, Jitter, JobSpec, Scenario
 
 NOISE_S = 10.0
 """Length of an interval of constant input rate."""
@@ -34,6 +34,7 @@ class SimulatedEngine(ABC):
         self._allocation: dict[str, JobAllocation] = {}
         self._version: dict[str, int] = {}
         self._noise: dict[str, _Noise] = {}
+        self._jitter: dict[str, _Jitters] = {}
         self._linked = True
         self._hosts = scenario.hosts
         self._events = sorted(scenario.events, key=lambda event: event.at_s)
@@ -76,11 +77,14 @@ class SimulatedEngine(ABC):
         if unknown:
             return Outcome(False, f"no such job: {', '.join(unknown)}")
         for name, allocation in action.changes.items():
-            if allocation != self._allocation[name]:
-                before, self._allocation[name] = self._allocation[name], allocation
-                self._version[name] += 1
-                self._reallocated(name, before)
+            self._set(name, allocation)
         return Outcome(True)
+
+    def _set(self, name: str, allocation: JobAllocation) -> None:
+        if allocation != self._allocation[name]:
+            before, self._allocation[name] = self._allocation[name], allocation
+            self._version[name] += 1
+            self._reallocated(name, before)
 
     # -- what happens on the way
 
@@ -94,6 +98,9 @@ class SimulatedEngine(ABC):
             case "intent":
                 assert event.intent is not None
                 self._jobs[event.target] = dataclasses.replace(self._jobs[event.target], intent=event.intent)
+            case "lanes":
+                now = self._allocation[event.target]
+                self._set(event.target, now.with_lanes({**now.lanes, **event.lanes}))
             case "fail-link" | "restore-link":
                 self._linked = event.kind == "restore-link"
             case _:
@@ -104,17 +111,22 @@ class SimulatedEngine(ABC):
         self._jobs[spec.name] = spec.job()
         self._allocation[spec.name] = spec.allocation(self.paced)
         self._version[spec.name] = 0
-        self._noise[spec.name] = _Noise([self._seed, zlib.crc32(spec.name.encode())], constants.LOAD_NOISE)
+        key = zlib.crc32(spec.name.encode())
+        self._noise[spec.name] = _Noise([self._seed, key], constants.LOAD_NOISE)
+        self._jitter[spec.name] = _Jitters([self._seed, key, 2], spec.jitter)
         self._added(spec)
 
     def _remove(self, name: str) -> None:
-        for table in (self._specs, self._jobs, self._allocation, self._version, self._noise):
+        for table in (self._specs, self._jobs, self._allocation, self._version, self._noise, self._jitter):
             table.pop(name)
         self._removed(name)
 
     def _rate_rows_s(self, name: str, source: str, at_s: float) -> float:
         interval = int(at_s / NOISE_S + 1e-9)
-        return self._specs[name].loads[source].rate_rows_s(interval * NOISE_S) * self._noise[name].factor(interval)
+        return self._specs[name].loads[source].rate_rows_s(interval * NOISE_S) * self._load_factor(name, interval)
+
+    def _load_factor(self, name: str, interval: int) -> float:
+        return self._noise[name].factor(interval) * self._jitter[name].factor(interval)
 
     # -- what each execution model adds
 
@@ -161,3 +173,29 @@ class _Noise:
         for innovation in self._random.standard_normal(512).tolist():
             self._last = memory * self._last + fresh * innovation
             self._factors.append(max(0.0, 1.0 + self._last))
+
+
+class _Jitters:
+    """A job's jitter: each interval on its own."""
+
+    def __init__(self, key: list[int], jitter: Jitter) -> None:
+        self._random = np.random.default_rng(key)
+        self._jitter = jitter
+        self._factors: list[float] = []
+
+    def factor(self, interval: int) -> float:
+        """The factor of one interval."""
+        if self._jitter == _CALM:
+            return 1.0
+        while len(self._factors) <= interval:
+            self._factors.append(self._next())
+        return self._factors[interval]
+
+    def _next(self) -> float:
+        spread, off, up = self._random.random(3).tolist()
+        if off < self._jitter.outliers_h * NOISE_S / 3600:
+            return self._jitter.outlier if up < 0.5 else 0.0
+        return float(1.0 + self._jitter.spread * (2 * spread - 1))
+
+
+_CALM = Jitter()

@@ -14,10 +14,35 @@ from dataclasses import dataclass, field
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, Graph, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.sim.engine import NOISE_S, SimulatedEngine
+from headgate.sim.keys import lane_shares, skewed, slice_weights
 from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Rows of an epoch are reported as five points of equal weight: they arrived evenly over its interval."""
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """The lanes of one operator: where they run, how the rows are divided among them, and their counters."""
+
+    hosts: tuple[str, ...]
+    shares: list[float]
+    """Share of the rows that each lane gets."""
+    factors: list[float]
+    """How much longer each lane takes for its rows than it would for an even share at full speed."""
+    weights: list[float]
+    """Share of the rows that each slice gets; empty without slices."""
+    busy_s: list[float]
+    rows: list[float]
+    slice_rows: list[float]
+
+    def add(self, rows: float, even_s: float) -> None:
+        """Count an epoch: all its rows, and what an even share of them takes."""
+        for lane, (share, factor) in enumerate(zip(self.shares, self.factors, strict=True)):
+            self.busy_s[lane] += even_s * factor
+            self.rows[lane] += rows * share
+        for number, weight in enumerate(self.weights):
+            self.slice_rows[number] += rows * weight
 
 
 @dataclass(slots=True)
@@ -28,7 +53,7 @@ class _Run:
     specs: Mapping[str, OperatorSpec]
     processed: dict[str, dict[str, float]]
     sent: dict[str, dict[str, float]]
-    busy: dict[str, float]
+    lanes: dict[str, _Lanes]
     arrived: dict[str, float]
     read_to_s: float
     counted_to_s: float
@@ -52,6 +77,9 @@ class EpochEngine(SimulatedEngine):
         self._dead: set[str] = set()
         self._speed: dict[str, float] = {}
         self._outside_load: dict[str, float] = {}
+        self._slow: dict[tuple[str, str, int], tuple[str, float]] = {}
+        """Lanes that are slow where they are: their host, and the share of their speed that is left."""
+        self._weights: dict[tuple[str, str], list[float]] = {}
         self._load_since = [0.0, 0.0]
         self._load = 0.0
         self._costs = scenario.epoch_costs
@@ -66,12 +94,33 @@ class EpochEngine(SimulatedEngine):
             specs={operator.name: operator for operator in spec.operators},
             processed={name: dict.fromkeys(o.inputs or (OUTSIDE,), 0.0) for name, o in graph.operators.items()},
             sent={name: dict.fromkeys(graph.children[name], 0.0) for name in graph.operators},
-            busy=dict.fromkeys(graph.operators, 0.0),
+            lanes={},
             arrived=dict.fromkeys(graph.sources, 0.0),
             read_to_s=self._now_s,
             counted_to_s=self._now_s,
         )
+        self._weights |= {(spec.name, o.name): slice_weights(self._seed, spec.name, o) for o in spec.operators}
+        self._settle(spec.name)
         self._plan(self._now_s, spec.name, "start")
+
+    def _settle(self, name: str) -> None:
+        """Lanes go round the hosts that live and are not avoided; their counters start anew."""
+        run, allocation = self._runs[name], self._allocation[name]
+        alive = [host.name for host in self._hosts if host.name not in self._dead] or [h.name for h in self._hosts]
+        allowed = [host for host in alive if host not in allocation.avoided] or alive
+        for operator, lanes in allocation.lanes.items():
+            hosts = tuple(allowed[lane % len(allowed)] for lane in range(lanes))
+            weights = self._weights[(name, operator)]
+            shares = lane_shares(weights, lanes, allocation.slices.get(operator))
+            speeds = [self._lane_speed(name, operator, lane, host) for lane, host in enumerate(hosts)]
+            factors = [share * lanes / speed for share, speed in zip(shares, speeds, strict=True)]
+            run.lanes[operator] = _Lanes(
+                hosts, shares, factors, weights, [0.0] * lanes, [0.0] * lanes, [0.0] * len(weights)
+            )
+
+    def _lane_speed(self, job: str, operator: str, lane: int, host: str) -> float:
+        where, speed = self._slow.get((job, operator, lane), (host, 1.0))
+        return self._speed.get(host, 1.0) * (speed if where == host else 1.0)
 
     def _removed(self, name: str) -> None:
         del self._runs[name]
@@ -81,6 +130,7 @@ class EpochEngine(SimulatedEngine):
     def _reallocated(self, name: str, before: JobAllocation) -> None:
         """Nothing stops: the next epoch has the new lanes; a shorter pace moves its start forward."""
         run = self._runs[name]
+        self._settle(name)
         for entry in [entry for entry in self._agenda if entry[2] == name and entry[3] == "start"]:
             self._agenda.remove(entry)
             heapq.heapify(self._agenda)
@@ -116,7 +166,7 @@ class EpochEngine(SimulatedEngine):
         offered = _rows_per_operator(run, rows)
         stretch, cores_s, duration_s = self._stretch(run, lanes, offered)
         for operator, count in offered.items():
-            run.busy[operator] += self._row_s(run.specs[operator], stretch) * count / lanes[operator]
+            run.lanes[operator].add(count, self._row_s(run.specs[operator], stretch) * count / lanes[operator])
         run.pending = rows
         run.started_s = self._now_s
         run.busy_cores = cores_s / duration_s * stretch
@@ -140,7 +190,8 @@ class EpochEngine(SimulatedEngine):
         stages_s = 0.0
         for operator, rows in offered.items():
             waves = math.ceil(lanes[operator] / slots)
-            stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch))
+            slowest = max(run.lanes[operator].factors)
+            stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch)) * slowest
             stages_s += self._costs.task_cores_s * lanes[operator] / slots * stretch
         return self._costs.fixed_s * stretch + stages_s
 
@@ -189,6 +240,26 @@ class EpochEngine(SimulatedEngine):
     # -- hosts
 
     def _host_event(self, event: Event) -> None:
+        if event.kind == "slow-lane":
+            host = self._runs[event.target].lanes[event.operator].hosts[event.lane]
+            self._slow[(event.target, event.operator, event.lane)] = (host, event.value)
+        elif event.kind == "skew":
+            key = (event.target, event.operator)
+            self._weights[key] = skewed(self._weights[key], event.value, self._seed, event.target, event.operator)
+        else:
+            self._hosts_changed(event)
+        for name in self._runs:
+            self._settle_again(name)
+
+    def _settle_again(self, name: str) -> None:
+        """Lanes are where they should be now, and their counters go on."""
+        before = dict(self._runs[name].lanes)
+        self._settle(name)
+        for operator, lanes in self._runs[name].lanes.items():
+            old = before[operator]
+            lanes.busy_s, lanes.rows, lanes.slice_rows = old.busy_s, old.rows, old.slice_rows
+
+    def _hosts_changed(self, event: Event) -> None:
         hosts = [event.target] if event.target else [host.name for host in self._hosts]
         for host in hosts:
             match event.kind:
@@ -213,12 +284,10 @@ class EpochEngine(SimulatedEngine):
     # -- readings
 
     def _reading(self, name: str) -> JobReading:
-        run, lanes = self._runs[name], self._allocation[name].lanes
+        run = self._runs[name]
         self._count_arrivals(name, run)
         points, run.points = run.points, []
-        operators = {
-            o: OperatorReading(dict(run.processed[o]), dict(run.sent[o]), (run.busy[o],) * lanes[o]) for o in run.busy
-        }
+        operators = {name: _operator_reading(run, name) for name in run.graph.operators}
         unread = sum(run.arrived[source] - run.processed[source][OUTSIDE] for source in run.arrived)
         return JobReading(
             version=self._version[name],
@@ -229,6 +298,18 @@ class EpochEngine(SimulatedEngine):
             in_epochs_s=run.in_epochs_s,
             epochs=run.epochs,
         )
+
+
+def _operator_reading(run: _Run, name: str) -> OperatorReading:
+    lanes = run.lanes[name]
+    return OperatorReading(
+        dict(run.processed[name]),
+        dict(run.sent[name]),
+        tuple(lanes.busy_s),
+        lane_rows=tuple(lanes.rows),
+        hosts=lanes.hosts,
+        slice_rows=tuple(lanes.slice_rows) if lanes.weights else None,
+    )
 
 
 def _rows_per_operator(run: _Run, rows: Mapping[str, float]) -> dict[str, float]:

@@ -83,7 +83,12 @@ def run_summary(run: Run) -> Summary:
         "actions": dict(actions_by_kind(run.log)),
         "jobs": {name: _job_summary(run, job) for name, job in final_jobs(run).items()},
         "log": [{"t": one.at_s, "job": one.job, "action": one.kind, "cause": one.cause} for one in run.log],
+        "diagnoses": [
+            {"t": one.at_s, "job": one.job, "diagnosis": one.kind, "operator": one.operator, "lanes": list(one.lanes)}
+            for one in run.diagnoses
+        ],
         "advice": list(run.advice),
+        "alerts": [{"t": at_s, "text": text} for at_s, text in run.alerts],
     }
 
 
@@ -128,6 +133,7 @@ def _job_summary(run: Run, job: JobView) -> Summary:
         "max_utility": job.worth,
         "met": job.met,
         "reconfigurations": run.reconfigurations(job.job.name),
+        "lanes": dict(job.allocation.lanes),
     }
 
 

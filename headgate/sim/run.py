@@ -6,10 +6,12 @@ import dataclasses
 import math
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headgate.controller import Controller
-from headgate.core.metrics import View
+from headgate.core.metrics import JobView, View, span_of
 from headgate.core.model import Action, ActionKind
 from headgate.core.state import Decision, Phase
 from headgate.loads import median_rate
@@ -18,7 +20,9 @@ from headgate.ports import Journal
 from headgate.sim.continuous import ContinuousEngine
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.epochs import EpochEngine
+from headgate.sim.lanes import LaneEngine
 from headgate.sim.spec import JobSpec, OperatorSpec, Scenario
+from headgate.userpolicies import guarded
 
 Watcher = Callable[[View, Decision, Policy], None]
 
@@ -34,7 +38,18 @@ class Logged:
     touched: tuple[str, ...]
 
 
-COLUMNS = ("at_s", "satisfaction", "juice", "backlog", "arrival_rows_s", "output_rows_s")
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """What was found to be wrong with a job."""
+
+    at_s: float
+    job: str
+    kind: str
+    operator: str
+    lanes: tuple[int, ...]
+
+
+COLUMNS = ("at_s", "satisfaction", "juice", "backlog", "arrival_rows_s", "output_rows_s", "held", "newest_rows_s")
 
 
 class Series:
@@ -69,11 +84,17 @@ class Run:
     """Mean load per core."""
     memory: list[float] = field(default_factory=list)
     log: list[Logged] = field(default_factory=list)
+    diagnoses: list[Diagnosed] = field(default_factory=list)
+    """Each diagnosis when it was made, and again when it differed from the one before."""
+    lanes: dict[str, list[tuple[float, Mapping[str, int]]]] = field(default_factory=dict)
+    """By job, when its lanes changed, and to what."""
     converged_at_s: list[float] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     final: View | None = None
     skipped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    alerts: list[tuple[float, str]] = field(default_factory=list)
+    """When each was raised, and what it said."""
 
     def reconfigurations(self, job: str) -> int:
         """How often the job was reconfigured: for its own sake, or along with others."""
@@ -95,7 +116,14 @@ class Run:
 
 def engine_for(scenario: Scenario, seed: int) -> SimulatedEngine:
     """The scenario's execution model."""
-    return (EpochEngine if scenario.engine == "epochs" else ContinuousEngine)(scenario, seed)
+    return _ENGINES[scenario.engine](scenario, seed)
+
+
+_ENGINES: Mapping[str, type[SimulatedEngine]] = {
+    "continuous": ContinuousEngine,
+    "epochs": EpochEngine,
+    "lanes": LaneEngine,
+}
 
 
 def run(
@@ -106,9 +134,21 @@ def run(
     if policy_name == "manual":
         scenario = sized_for_median(scenario)
     result = Run(scenario, policy_name, seed)
-    engine = engine_for(scenario, seed)
-    policy = policy_named(policy_name, scenario.settings)
-    controller = Controller(engine, policy, journal, scenario.settings, observe_only)
+    with ExitStack() as stack:
+        examiners = guarded(scenario.user_policies, Path(scenario.directory), scenario.settings.policy_patience_s)
+        for examiner in examiners.values():
+            stack.callback(examiner.close)
+        policy = policy_named(policy_name, scenario.settings, examiners)
+        _run(result, policy, journal, watch, observe_only)
+    return result
+
+
+def _run(result: Run, policy: Policy, journal: Journal | None, watch: Watcher | None, observe_only: bool) -> None:
+    scenario = result.scenario
+    engine = engine_for(scenario, result.seed)
+    controller = Controller(
+        engine, policy, journal, scenario.settings, observe_only, lambda at_s, text: result.alerts.append((at_s, text))
+    )
     replayed = Replay(journal)
     held_back = Controller(engine, replayed, None, scenario.settings)
     while engine.now_s() + scenario.settings.round_s <= scenario.duration_s + 1e-6:
@@ -117,6 +157,7 @@ def run(
         active = held_back if waits else controller
         view, decision = active.round()
         _note(result, view, active.policy)
+        _note_diagnosis(result, view.at_s, decision)
         if decision.action is not None and active.outcome is not None and active.outcome.applied:
             _log(result, view.at_s, decision.action)
         if active is held_back:
@@ -127,7 +168,6 @@ def run(
         result.skipped = tuple(
             name for name, skip in sorted(policy.state.skipped.items()) if skip.until_s > engine.now_s()
         )
-    return result
 
 
 class Replay(Static):
@@ -165,6 +205,9 @@ def _hand_over(held_back: Controller, controller: Controller, result: Run, view:
 def _note(result: Run, view: View, policy: Policy) -> None:
     total = worth = 0.0
     for name, job in view.jobs.items():
+        changes = result.lanes.setdefault(name, [])
+        if not changes or changes[-1][1] != job.allocation.lanes:
+            changes.append((view.at_s, job.allocation.lanes))
         if job.recent is None:
             continue
         total += job.recent
@@ -173,12 +216,20 @@ def _note(result: Run, view: View, policy: Policy) -> None:
         if name not in result.series:
             result.series[name] = Series()
         if job.span is None or job.juice is None:
-            result.series[name].append(view.at_s, job.recent / job.worth, math.nan, math.nan, math.nan, math.nan)
+            unknown = [math.nan] * (len(COLUMNS) - 2)
+            result.series[name].append(view.at_s, job.recent / job.worth, *unknown)
             continue
         put_out = job.span.latency.rows / job.span.seconds if job.span.latency is not None else 0.0
         backlog = job.span.last.reading.backlog or 0.0
         result.series[name].append(
-            view.at_s, job.recent / job.worth, job.juice, backlog, job.span.arrival_rows_s(), put_out
+            view.at_s,
+            job.recent / job.worth,
+            job.juice,
+            backlog,
+            job.span.arrival_rows_s(),
+            put_out,
+            _held(job),
+            _newest_rows_s(job),
         )
     result.times_s.append(view.at_s)
     result.satisfaction.append(total / worth if worth else math.nan)
@@ -190,6 +241,29 @@ def _note(result: Run, view: View, policy: Policy) -> None:
     result.phases.append(phase)
     result.final = view
     result.advice = policy.advice(view)
+
+
+def _newest_rows_s(job: JobView) -> float:
+    """Input in the newest sub-window alone."""
+    newest = span_of(job.samples[-2:])
+    return newest.arrival_rows_s() if newest is not None else math.nan
+
+
+def _held(job: JobView) -> float:
+    """Share of the newest sub-window in which the job's input was held back; NaN where lanes never do that."""
+    first, last = job.samples[-2].reading.held_s, job.samples[-1].reading.held_s
+    if first is None or last is None:
+        return math.nan
+    return (last - first) / (job.samples[-1].at_s - job.samples[-2].at_s)
+
+
+def _note_diagnosis(result: Run, at_s: float, decision: Decision) -> None:
+    for job, found in decision.diagnoses.items():
+        for one in found:
+            made = Diagnosed(at_s, job, one.kind, one.operator, one.lanes)
+            last = result.diagnoses[-1] if result.diagnoses else None
+            if last is None or dataclasses.replace(last, at_s=at_s) != made:
+                result.diagnoses.append(made)
 
 
 def _log(result: Run, at_s: float, action: Action) -> None:

@@ -14,29 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from headgate.config import settings_from
+from headgate.core.health.policies import user_policies_from
 from headgate.core.intents import Intent, intent_from
 from headgate.core.model import Graph, Operator
 from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, show_seconds, shown
 from headgate.errors import InputError, ScenarioError
 from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
-from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
+from headgate.sim.spec import Event, Generated, HostSpec, Jitter, JobSpec, OperatorSpec, Scenario, Variant
 
 Table = Mapping[str, Any]
 
-ENGINES = ("continuous", "epochs")
-POLICIES = ("headgate", "static", "manual", "threshold")
+ENGINES = ("continuous", "epochs", "lanes")
+POLICIES = ("headgate", "lanes-only", "static", "manual", "threshold")
 TOP_FIELDS = (
     "title", "figure", "engine", "duration", "control_after", "policies", "settings", "paper",
-    "cluster", "topology", "job", "event", "sweep",
+    "cluster", "topology", "job", "event", "sweep", "user_policies",
 )  # fmt: skip
 OPERATOR_FIELDS = (
     "name", "from", "cost", "wait", "selectivity", "split", "lanes", "max_lanes", "weight", "state_mb", "retain", "row_kb",
+    "slices", "zipf",
 )  # fmt: skip
-JOB_FIELDS = ("name", "count", "first", "tenant", "topology", "operators", "lanes", "intent", "load", "pace")
+JOB_FIELDS = ("name", "count", "first", "tenant", "topology", "operators", "lanes", "intent", "load", "pace", "jitter")
 EVENT_KINDS = (
     "add", "remove", "intent", "fail-link", "restore-link", "fail-host", "restore-host", "slow-host", "cpu-load",
+    "lanes", "slow-lane", "skew",
 )  # fmt: skip
-EVENT_FIELDS = ("at", "kind", "job", "host", "value", "intent", "jobs")
+EVENT_FIELDS = ("at", "kind", "job", "host", "value", "intent", "jobs", "operator", "lane", "lanes")
 
 
 def built_in() -> dict[str, Path]:
@@ -85,6 +88,9 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
     control_after_s = seconds(table.get("control_after", 0), "control_after", zero=True, error=ScenarioError)
     if not jobs:
         raise ScenarioError("there are no jobs; give at least one [[job]]")
+    engine = choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError)
+    events = tuple(_events(_rows(table, "event"), reader, jobs, hosts))
+    _check_lanes(engine, jobs, events)
     if control_after_s >= duration_s:
         raise ScenarioError(
             f"control_after is {show_seconds(control_after_s)}, but the run ends after {show_seconds(duration_s)}"
@@ -93,16 +99,36 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         name=path.stem,
         title=str(table.get("title", path.stem)),
         figure=str(table.get("figure", "")),
-        engine=choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError),
+        engine=engine,
         duration_s=duration_s,
         control_after_s=control_after_s,
         hosts=hosts,
         jobs=jobs,
-        events=tuple(_events(_rows(table, "event"), reader, jobs, hosts)),
+        events=events,
         policies=_policies(table.get("policies", ["headgate", "static"])),
         settings=settings_from(_table(table, "settings")),
         paper={str(key): str(value) for key, value in _table(table, "paper").items()},
+        user_policies=user_policies_from(_table(table, "user_policies"), ScenarioError),
+        directory=str(path.parent.resolve()),
     )
+
+
+def _check_lanes(engine: str, jobs: tuple[JobSpec, ...], events: tuple[Event, ...]) -> None:
+    """What only a model with lanes of their own can show, and operators that events name."""
+    added = (*jobs, *(event.job for event in events if event.job is not None))
+    operators = {job.name: {operator.name: operator for operator in job.operators} for job in added}
+    for job in added:
+        if engine != "lanes" and any(isinstance(load, Generated) for load in job.loads.values()):
+            raise ScenarioError(f'job "{job.name}": load: a generated load needs engine = "lanes"')
+    for event in events:
+        if event.kind not in ("lanes", "slow-lane", "skew"):
+            continue
+        if event.kind != "lanes" and engine == "continuous":
+            raise ScenarioError(f'event {event.kind} needs engine = "lanes" or "epochs"')
+        for name in event.lanes or (event.operator,):
+            _known(name, f"event {event.kind}: operator", operators[event.target])
+        if event.kind == "skew" and not operators[event.target][event.operator].slices:
+            raise ScenarioError(f"event skew: operator {shown(event.operator)} has no slices; give it some")
 
 
 def _library() -> Table:
@@ -179,7 +205,9 @@ def _operator(row: Any, previous: Any) -> OperatorSpec:
             weight=number(row.get("weight", 1), "weight", above=0, error=ScenarioError),
             state_mb=number(row.get("state_mb", 0), "state_mb", low=0, error=ScenarioError),
             retain_s=seconds(row.get("retain", 0), "retain", zero=True, error=ScenarioError),
-            row_kb=number(row.get("row_kb", 1), "row_kb", low=0, error=ScenarioError),
+            row_kb=number(row.get("row_kb", 1), "row_kb", above=0, error=ScenarioError),
+            slices=_whole(row.get("slices", 0), "slices", low=0),
+            zipf=number(row.get("zipf", 0), "zipf", low=0, error=ScenarioError),
         )
 
 
@@ -234,7 +262,7 @@ class _JobReader:
             intent = read_intent(_table(row, "intent"))
             loads = self._loads(row, operators)
             pace_s = seconds(row.get("pace", 0), "pace", zero=True, error=ScenarioError)
-            return JobSpec(name, operators, intent, loads, str(row.get("tenant", "default")), pace_s)
+            return JobSpec(name, operators, intent, loads, str(row.get("tenant", "default")), pace_s, _jitter(row))
 
     def _job_operators(self, row: Table) -> tuple[OperatorSpec, ...]:
         if "operators" in row:
@@ -268,7 +296,12 @@ class _JobReader:
             raise ScenarioError(
                 f"load must be given for each source ({', '.join(sources)}), got {', '.join(given) or 'none'}"
             )
-        return {source: load_from(given[source], "load", self.folder) for source in sources}
+        return {source: self._load(given[source]) for source in sources}
+
+    def _load(self, given: Any) -> Load:
+        if given == {"pattern": "generated"}:
+            return Generated()
+        return load_from(given, "load", self.folder)
 
 
 def _nth(value: Any, index: int) -> Any:
@@ -281,6 +314,17 @@ def _nth(value: Any, index: int) -> Any:
             return choices[index % len(choices)]
         return {key: _nth(inner, index) for key, inner in value.items()}
     return value
+
+
+def _jitter(row: Table) -> Jitter:
+    table = _table(row, "jitter")
+    with about("jitter", ScenarioError):
+        check_fields(table, ("spread", "outliers_h", "outlier"), ScenarioError)
+        return Jitter(
+            spread=number(table.get("spread", 0), "spread", low=0, high=1, error=ScenarioError),
+            outliers_h=number(table.get("outliers_h", 0), "outliers_h", low=0, error=ScenarioError),
+            outlier=number(table.get("outlier", 1), "outlier", low=0, error=ScenarioError),
+        )
 
 
 def read_intent(table: Table) -> Intent:
@@ -328,8 +372,21 @@ def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts
         running -= {target} if kind == "remove" else set()
         intent = read_intent(_table(row, "intent")) if kind == "intent" else None
         return [Event(at_s, kind, target, intent=intent)]
+    if kind in ("lanes", "slow-lane", "skew"):
+        return [_job_event(at_s, kind, row, _known(row.get("job"), "job", running))]
     target = _known(row["host"], "host", hosts) if "host" in row else ""
     return [Event(at_s, kind, target, _event_value(kind, row))]
+
+
+def _job_event(at_s: float, kind: str, row: Table, job: str) -> Event:
+    """Something that happens to the lanes of one job."""
+    if kind == "lanes":
+        lanes = {name: _lanes(count, f"lanes of {name}") for name, count in _table(row, "lanes").items()}
+        return Event(at_s, kind, job, lanes=lanes)
+    if not isinstance(row.get("operator"), str):
+        raise ScenarioError(f"operator is {shown(row.get('operator'))}; it must name an operator of the job")
+    lane = _whole(row.get("lane", 0), "lane", low=0)
+    return Event(at_s, kind, job, _event_value(kind, row), row["operator"], lane)
 
 
 def _added(row: Table, reader: _JobReader, running: set[str]) -> list[JobSpec]:
@@ -344,11 +401,11 @@ def _added(row: Table, reader: _JobReader, running: set[str]) -> list[JobSpec]:
 
 
 def _event_value(kind: str, row: Table) -> float:
-    if kind not in ("slow-host", "cpu-load"):
+    if kind not in ("slow-host", "cpu-load", "slow-lane", "skew"):
         return 0.0
     if "value" not in row:
         raise ScenarioError(f"value is missing: {kind} needs one")
-    if kind == "slow-host":
+    if kind in ("slow-host", "slow-lane", "skew"):
         return number(row["value"], "value", above=0, high=1, error=ScenarioError)
     return number(row["value"], "value", low=0, error=ScenarioError)
 
@@ -368,14 +425,16 @@ def _variants(table: Table, path: Path) -> Iterable[Variant]:
     if not sweep:
         return
     with about("sweep", ScenarioError):
-        check_fields(sweep, ("label", "field", "values"), ScenarioError)
+        check_fields(sweep, ("label", "field", "values", "names"), ScenarioError)
         field, values = sweep.get("field"), sweep.get("values")
         if not isinstance(field, str) or not isinstance(values, list) or not values:
             raise ScenarioError('it needs a field such as "cluster.hosts" and a list of values')
-        label = str(sweep.get("label", field))
+        label, names = str(sweep.get("label", field)), sweep.get("names", values)
+        if not isinstance(names, list) or len(names) != len(values):
+            raise ScenarioError(f"names is {shown(names)}; it must be a list with a name for each value")
     bare = {key: value for key, value in table.items() if key != "sweep"}
-    for value in values:
-        yield Variant(label, value, _one_scenario(_with(bare, field.split("."), value), path))
+    for name, value in zip(names, values, strict=True):
+        yield Variant(label, name, _one_scenario(_with(bare, field.split("."), value), path))
 
 
 def _with(table: Any, keys: list[str], value: Any) -> Any:

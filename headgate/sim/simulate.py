@@ -140,7 +140,9 @@ def run_on(
 
 
 def _about(scenario: Scenario, seed: int, policy: str, observe_only: bool) -> dict[str, str]:
-    same = dataclasses.replace(scenario, duration_s=0.0, policies=(), sweep=())  # a run may be made longer
+    same = dataclasses.replace(
+        scenario, duration_s=0.0, policies=(), sweep=(), directory=""
+    )  # a run may be made longer
     fingerprint = f"{zlib.crc32(repr(same).encode()):08x}"
     return {
         "scenario": scenario.name,

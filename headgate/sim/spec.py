@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +35,31 @@ class OperatorSpec:
     retain_s: float = 0.0
     """How long rows stay in memory, as in a join."""
     row_kb: float = 1.0
-    """Memory that a retained row takes."""
+    """Memory that a retained or waiting row takes."""
+    slices: int = 0
+    """Into how many slices its keys are cut; 0: any lane takes any row."""
+    zipf: float = 0.0
+    """How uneven the slices are: the n-th largest gets rows in proportion to n to the power of minus this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A source that makes its rows itself, as many as its lanes can; for the lane model."""
+
+    def rate_rows_s(self, at_s: float) -> float:
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """Noise on top of a job's load, interval by interval, and single intervals far off."""
+
+    spread: float = 0.0
+    """The load of each interval is anywhere within this share of what it should be."""
+    outliers_h: float = 0.0
+    """Intervals per hour that are far off instead."""
+    outlier: float = 1.0
+    """The load of such an interval is this many times what it should be, or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +72,7 @@ class JobSpec:
     loads: Mapping[str, Load]
     tenant: str = "default"
     pace_s: float = 0.0
+    jitter: Jitter = field(default_factory=Jitter)
 
     def job(self) -> Job:
         """The job as the controller knows it."""
@@ -84,10 +110,14 @@ class Event:
 
     at_s: float
     kind: str
-    """add, remove, intent, fail-link, restore-link, fail-host, restore-host, slow-host, cpu-load."""
+    """add, remove, intent, lanes, fail-link, restore-link, fail-host, restore-host, slow-host, cpu-load, slow-lane, skew."""
     target: str = ""
     """A job or a host; empty for all hosts."""
     value: float = 0.0
+    operator: str = ""
+    lane: int = 0
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    """Lanes that somebody sets by hand."""
     job: JobSpec | None = None
     intent: Intent | None = None
 
@@ -112,6 +142,10 @@ class Scenario:
     sweep: tuple[Variant, ...] = ()
     """Variants of this scenario that are run as well."""
     epoch_costs: EpochCosts = field(default_factory=EpochCosts)
+    user_policies: Mapping[str, str] = field(default_factory=dict)
+    """By name, where each policy of the user's is to be found."""
+    directory: str = ""
+    """Where import paths are looked for first."""
 
 
 @dataclass(frozen=True, slots=True)

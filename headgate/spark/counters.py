@@ -37,6 +37,8 @@ class Counters:
     epochs: int = 0
     _sent: dict[str, float] = field(default_factory=dict)
     _busy: dict[str, list[float]] = field(default_factory=dict)
+    _rows: dict[str, list[float]] = field(default_factory=dict)
+    _hosts: dict[str, list[str]] = field(default_factory=dict)
     _in_epochs_s: float = 0.0
     _latency: list[Latency] = field(default_factory=list)
     _done: list[Done] = field(default_factory=list)
@@ -65,7 +67,7 @@ class Counters:
             self._started_s = None
             self.epochs += 1
             if done.version != self.version:
-                self.version, self.lanes, self._busy = done.version, lanes, {}
+                self.version, self.lanes, self._busy, self._rows, self._hosts = done.version, lanes, {}, {}, {}
                 self._done.clear()
             self._done.append(done)
             for name, rows in sent.items():
@@ -92,13 +94,29 @@ class Counters:
 
     def add_busy(self, version: int, busy_s: Mapping[str, Mapping[int, float]]) -> None:
         """Seconds that lanes were busy, by operator and lane."""
+        self._add(self._busy, version, busy_s)
+
+    def add_rows(self, version: int, rows: Mapping[str, Mapping[int, float]]) -> None:
+        """Rows that lanes were given, by operator and lane."""
+        self._add(self._rows, version, rows)
+
+    def _add(self, counted: dict[str, list[float]], version: int, more: Mapping[str, Mapping[int, float]]) -> None:
         with self._lock:
             if version != self.version:
                 return
-            for name, by_lane in busy_s.items():
-                lanes = self._busy.setdefault(name, [0.0] * self._lanes_of(name))
-                for lane, spent_s in by_lane.items():
-                    lanes[lane % len(lanes)] += spent_s
+            for name, by_lane in more.items():
+                lanes = counted.setdefault(name, [0.0] * self._lanes_of(name))
+                for lane, amount in by_lane.items():
+                    lanes[lane % len(lanes)] += amount
+
+    def ran_on(self, version: int, hosts: Mapping[str, Mapping[int, str]]) -> None:
+        """The hosts that lanes ran on the last time, by operator and lane."""
+        with self._lock:
+            if version == self.version:
+                for name, by_lane in hosts.items():
+                    known = self._hosts.setdefault(name, [""] * self._lanes_of(name))
+                    for lane, host in by_lane.items():
+                        known[lane % len(known)] = host
 
     def reading(self, now_s: float, arrived: Mapping[str, float | None]) -> JobReading:
         """Everything at one moment; latency since the reading before. A source that cannot tell counts as read to the end."""
@@ -122,7 +140,14 @@ class Counters:
         processed = {parent: self._sent.get(parent, 0.0) for parent in inputs} or {OUTSIDE: self.processed(name)}
         sent = dict.fromkeys(self.graph.children[name], self._sent.get(name, 0.0))
         busy = self._busy.get(name) or [0.0] * self._lanes_of(name)
-        return OperatorReading(processed, sent, tuple(busy))
+        rows, hosts = self._rows.get(name), self._hosts.get(name)
+        return OperatorReading(
+            processed,
+            sent,
+            tuple(busy),
+            lane_rows=tuple(rows) if rows else None,
+            hosts=tuple(hosts) if hosts and all(hosts) else None,
+        )
 
     def _lanes_of(self, name: str) -> int:
         """A source that decides itself counts as one lane; other operators without lanes are part of those before them."""

@@ -71,6 +71,9 @@ class SparkEngine:
             gone = [name for name in action.changes if name not in self._jobs]
             if gone:
                 return Outcome(False, f"{', '.join(gone)} does not run any more")
+            beyond = _beyond(action)
+            if beyond:
+                return Outcome(False, beyond)
             for name, allocation in action.changes.items():
                 self._jobs[name].set_allocation(allocation)
         return Outcome(True)
@@ -240,6 +243,15 @@ class SparkEngine:
             self._failed(job, reason)
         elif job.epochs or now_s - job.since_s > CALM_S:
             job.enter(JobPhase.RUNNING)
+
+
+def _beyond(action: Action) -> str:
+    """What cannot be done on Spark (yet), in a sentence; empty if all can. The health pipeline then tries something else."""
+    if any(change.avoided for change in action.changes.values()):
+        return "lanes run where Spark puts them: they cannot be moved off a host"
+    if any(change.slices for change in action.changes.values()):
+        return "no operator has slices that could be re-assigned"
+    return ""
 
 
 def _quietly(stop: Callable[[RunningJob], None]) -> Callable[[RunningJob], None]:

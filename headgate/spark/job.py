@@ -405,12 +405,18 @@ class RunningJob:
         rows = sum(epoch.rows for epoch in sampled)
         scale = sum(epoch.rows for epoch in done) / rows if rows else len(done) / max(1, len(sampled))
         busy_s: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        given: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        hosts: dict[str, dict[int, str]] = defaultdict(dict)
         for epoch in sampled:
             for sink, stages in epoch.stages.items():
                 for task in records.tasks(plan.sink_tag(epoch.tag, sink), stages):
                     busy_s[task.operator][task.lane] += task.busy_s * scale
+                    given[task.operator][task.lane] += task.rows * scale
+                    hosts[task.operator][task.lane] = task.host
         if done:
             self._counters.add_busy(done[-1].version, busy_s)
+            self._counters.add_rows(done[-1].version, given)
+            self._counters.ran_on(done[-1].version, hosts)
 
     def _processed_before(self) -> Mapping[str, float]:
         """What earlier runs had processed: an epoch that will be run again does not count."""

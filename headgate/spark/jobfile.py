@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from headgate.alerts import check_webhook
+from headgate.core.health.policies import user_policies_from
 from headgate.core.intents import intent_from
 from headgate.core.quantities import about, check_fields, did_you_mean, number, shown
 from headgate.errors import InputError, JobFileError
@@ -54,6 +56,12 @@ class ClusterFile:
 
     settings: Mapping[str, Any]
     jobs: tuple[JobRequest, ...]
+    user_policies: Mapping[str, str] = field(default_factory=dict)
+    """By name, the import path or the entry point of a policy of the user's."""
+    webhook: str | None = None
+    """Where alerts are posted."""
+    directory: Path = Path()
+    """Where import paths are looked for first."""
 
 
 # -- cluster files -----------------------------------------------------------------------------------------------------
@@ -74,13 +82,23 @@ def read_cluster(path: Path) -> ClusterFile:
     """A cluster file: `[settings]` and any number of `[[job]]`."""
     with about(str(path), JobFileError):
         table = _toml(path)
-        check_fields(table, ("settings", "job"), JobFileError)
+        check_fields(table, ("settings", "job", "user_policies", "alerts"), JobFileError)
         settings, entries = table.get("settings", {}), table.get("job", [])
         if not isinstance(settings, dict):
             raise JobFileError(f"settings is {shown(settings)}; it must be a table")
         if not isinstance(entries, list) or not entries:
             raise JobFileError("there is no job in it; begin each one with [[job]]")
-        return ClusterFile(settings, tuple(_entry(entry, at, path.parent) for at, entry in enumerate(entries, 1)))
+        jobs = tuple(_entry(entry, at, path.parent) for at, entry in enumerate(entries, 1))
+        policies = user_policies_from(table.get("user_policies", {}), JobFileError)
+        return ClusterFile(settings, jobs, policies, _webhook(table.get("alerts", {})), path.parent.resolve())
+
+
+def _webhook(table: Any) -> str | None:
+    with about("alerts", JobFileError):
+        if not isinstance(table, dict):
+            raise JobFileError(f"it is {shown(table)}; it must be a table")
+        check_fields(table, ("webhook",), JobFileError)
+        return check_webhook(table["webhook"]) if "webhook" in table else None
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
 from tests.contract import promises
 from tests.contract.promises import counters, read
 
-ENGINES = ("continuous", "epochs")
+ENGINES = ("continuous", "epochs", "lanes")
 SEED = 7
 
 

@@ -12,6 +12,7 @@ from headgate.sim.scenario import load_scenario
 
 QUICK = (
     "greedy-order", "hybrid", "spike", "constrained", "cpu-spike", "stateful", "failure", "memory", "juice-rate",
+    "load-change", "throughput-slo", "mixed-25", "mixed-75", "remedies",
 )  # fmt: skip
 
 
@@ -30,6 +31,24 @@ def test_bars_of_the_scenario_hold(name):
 def test_a_day_of_web_traffic_is_followed():
     scenario = dataclasses.replace(load_scenario("diurnal"), duration_s=4 * 3600.0)
     found = {policy: run(scenario, policy, 3) for policy in ("headgate", "manual")}
+    assert [bar for bar in bars(scenario, found, []) if not bar.holds] == []
+
+
+def test_first_diagnosis_is_right_and_healthy_jobs_get_none():
+    scenario = load_scenario("diagnosers")
+    variants = [(variant, {"headgate": run(variant.scenario, "headgate", 3)}) for variant in scenario.sweep]
+    found = bars(scenario, variants[0][1], variants)
+    assert [bar for bar in found if not bar.holds] == []
+
+
+def test_noise_of_two_hours_moves_nobody():
+    scenario = dataclasses.replace(load_scenario("noise"), duration_s=2 * 3600.0)
+    assert run(scenario, "headgate", 3).log == []
+
+
+def test_diagnosed_remedies_beat_lanes_alone():
+    scenario = load_scenario("remedies")
+    found = {policy: run(scenario, policy, 3) for policy in ("headgate", "lanes-only")}
     assert [bar for bar in bars(scenario, found, []) if not bar.holds] == []
 
 

@@ -61,7 +61,7 @@ def test_all_met_is_the_share_of_the_controlled_time_that_could_be_read():
 def test_share_of_a_job_counts_from_when_control_began():
     found = made([1.0, 1.0, 0.9], series={"T1": Series()})
     for at_s, value in ((290.0, 0.0), (310.0, 1.0), (320.0, 0.9), (330.0, 1.0), (340.0, 1.0)):
-        found.series["T1"].append(at_s, value, 1.0, 0.0, 100.0, 100.0)
+        found.series["T1"].append(at_s, value, 1.0, 0.0, 100.0, 100.0, 0.0, 100.0)
     assert report.job_met(found, "T1") == 0.75
     assert report.job_met(found, "T2") is None
 
@@ -121,8 +121,9 @@ def test_reconfigurations_count_for_the_job_they_are_for():
 def test_summary_has_the_same_shape_for_any_run():
     summary = report.run_summary(run(scenario(), "static", 0))
     assert summary["actions"] == {"reconfigure": 0, "reduce": 0, "throttle": 0, "revert": 0, "relax": 0}
+    assert summary["jobs"]["T1"].pop("lanes")
     assert summary["jobs"] == {"T1": {"utility": 35.0, "max_utility": 35.0, "met": True, "reconfigurations": 0}}
-    assert summary["log"] == summary["advice"] == []
+    assert summary["log"] == summary["diagnoses"] == summary["advice"] == summary["alerts"] == []
 
 
 def test_nothing_in_the_result_is_infinite_or_not_a_number():

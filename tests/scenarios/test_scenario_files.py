@@ -115,3 +115,92 @@ def test_job_that_runs_already_cannot_be_added(written):
                          'intent = { latency = "1s" }\nload = { pattern = "steady", rate = 1 }')  # fmt: skip
     with pytest.raises(InputError, match='job "T1" runs already'):
         read_scenario(written(again))
+
+
+LANES = """
+title = "one job, lane by lane"
+engine = "lanes"
+duration = "10m"
+
+[cluster]
+hosts = 2
+cores = 4
+
+[topology.chain]
+operators = [
+  { name = "in", cost = "0.1ms" },
+  { name = "work", cost = "0.5ms", lanes = 2, slices = 8, zipf = 0.5 },
+]
+
+[[job]]
+name = "T"
+topology = "chain"
+intent = { policy = "throughput:500/s" }
+load = { pattern = "generated" }
+jitter = { spread = 0.1, outliers_h = 2, outlier = 3 }
+
+[[event]]
+at = "1m"
+kind = "slow-lane"
+job = "T"
+operator = "work"
+lane = 1
+value = 0.5
+
+[[event]]
+at = "2m"
+kind = "skew"
+job = "T"
+operator = "work"
+value = 0.2
+
+[[event]]
+at = "3m"
+kind = "lanes"
+job = "T"
+lanes = { in = 2 }
+
+[sweep]
+label = "trouble"
+field = "event"
+names = ["none", "one"]
+values = [[], [{ at = 0, kind = "lanes", job = "T", lanes = { in = 3 } }]]
+"""
+
+LANE_MISTAKES = [
+    ('policy = "throughput:500/s"', 'policy = "throughput:fast"', 'a rate looks like "4000000/min"'),
+    ('policy = "throughput:500/s"', "policy = 5", 'policy is 5; it must be a name, such as "provision"'),
+    ('engine = "lanes"', 'engine = "epochs"', 'a generated load needs engine = "lanes"'),
+    ('engine = "lanes"', 'engine = "lane"', 'Did you mean "lanes"?'),
+    ('operator = "work"\nlane', 'operator = "wrok"\nlane', 'Did you mean "work"?'),
+    ('operator = "work"\nlane', "operator = 5\nlane", "operator is 5; it must name an operator"),
+    ("lane = 1", "lane = -1", "lane is -1"),
+    ("value = 0.5", "value = 1.5", "value is 1.5"),
+    ("value = 0.2", "", "value is missing: skew needs one"),
+    (", slices = 8", "", "has no slices; give it some"),
+    ("slices = 8", "slices = 0.5", "slices is 0.5; it must be a"),
+    ("lanes = { in = 2 }", "lanes = { inn = 2 }", 'Did you mean "in"?'),
+    ("spread = 0.1", "spread = 2", "jitter: spread is 2"),
+    ('names = ["none", "one"]', 'names = ["none"]', "it must be a list with a name for each value"),
+    ("[cluster]", '[user_policies]\nprovision = "a:B"\n[cluster]', "is a policy of Headgate's own"),
+]
+
+
+def test_lanes_of_a_scenario_are_read_as_it_says(written):
+    scenario = read_scenario(written(LANES))
+    assert [(event.kind, event.operator, event.lane, event.value) for event in scenario.events[:2]] == [
+        ("slow-lane", "work", 1, 0.5),
+        ("skew", "work", 0, 0.2),
+    ]
+    assert [variant.value for variant in scenario.sweep] == ["none", "one"]
+    found = run(scenario, "static", 0)
+    assert [dict(lanes) for _, lanes in found.lanes["T"]] == [{"in": 1, "work": 2}, {"in": 2, "work": 2}]
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), LANE_MISTAKES, ids=[sentence for *_, sentence in LANE_MISTAKES])
+def test_mistake_about_lanes_is_one_sentence(written, old, new, sentence):
+    assert old in LANES
+    with pytest.raises(InputError) as told:
+        read_scenario(written(LANES.replace(old, new, 1)))
+    assert sentence in str(told.value)
+    assert "\n" not in str(told.value)

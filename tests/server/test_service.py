@@ -365,3 +365,11 @@ def test_registry_that_is_none_is_one_sentence(tmp_path, content):
     (tmp_path / "jobs.json").write_text(content)
     with pytest.raises(InputError, match=r"jobs.json: is not a list of jobs \(.*\); move it away"):
         Registry(tmp_path / "jobs.json")
+
+
+def test_alert_is_a_line_for_the_watcher_and_advice_in_the_status(bench):
+    bench.submit(name="orders", intent={"policy": "nobodys"})
+    bench.rounds(3)
+    told = [text for _, text in bench.notes.told if text.startswith("alert: ")]
+    assert told == ['alert: orders: there is no policy "nobodys"; it keeps the lanes it has']
+    assert bench.service.status().advice == (told[0].removeprefix("alert: "),)

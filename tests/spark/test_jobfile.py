@@ -86,6 +86,15 @@ def test_cluster_file_lists_jobs_and_settings(orders, tmp_path):
     assert (second.name, second.intent.worth) == ("orders-again", 100)
 
 
+def test_cluster_file_names_policies_and_a_webhook(orders, tmp_path):
+    path = tmp_path / "shop.toml"
+    more = '[user_policies]\nlag = "shop_policies:Lag"\n[alerts]\nwebhook = "https://example.org/alerts"\n'
+    path.write_text(more + CLUSTER)
+    cluster = read(path)
+    assert cluster.user_policies == {"lag": "shop_policies:Lag"}
+    assert (cluster.webhook, cluster.directory) == ("https://example.org/alerts", tmp_path.resolve())
+
+
 def test_request_survives_being_written_down(orders, tmp_path):
     path = tmp_path / "shop.toml"
     path.write_text(CLUSTER)
@@ -241,7 +250,7 @@ def test_file_that_went_away_is_one_sentence(orders):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("[settings]", "[setings]", 'there is no field "setings"; allowed are settings, job. Did you mean "settings"?'),
+        ("[settings]", "[setings]", 'there is no field "setings"; allowed are settings, job, user_policies, alerts.'),
         ("[settings]", "[settings", "is not valid TOML"),
         ("tenant =", "tennant =", 'job number 1: there is no field "tennant"'),
         ('file = "orders.py"\nname', 'fiel = "orders.py"\nname', 'job "orders-again": there is no field "fiel"'),
@@ -258,6 +267,9 @@ def test_file_that_went_away_is_one_sentence(orders):
         ("{ rate = 7 }", "7", "parameters is 7; it must be a table"),
         ("rate = 7", "rate = 1979-05-27", 'parameter "rate" is datetime.date(1979, 5, 27); use text'),
         ("rate = 7", "rate = inf", 'parameter "rate" is inf; use text, finite numbers'),
+        ("[settings]", "[user_policies]\nmine = 3\n[settings]", 'user_policies: mine is 3; it must be "module:Class"'),
+        ("[settings]", "[alerts]\nwebhook = 'nowhere'\n[settings]", 'alerts: webhook is "nowhere"; it must be an address'),
+        ("[settings]", "[alerts]\nmail = 'x'\n[settings]", 'alerts: there is no field "mail"'),
     ],
 )  # fmt: skip
 def test_mistake_in_a_cluster_file_is_one_sentence(orders, tmp_path, old, new, sentence):

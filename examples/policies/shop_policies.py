@@ -1,0 +1,78 @@
+"""Two policies of a shop: one tells a person when rows wait for too long, one provisions, but never leaves an operator alone.
+
+They are named in a cluster file or a scenario file:
+
+    [user_policies]
+    lag = "shop_policies:Lag"
+    careful = "shop_policies:Careful"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from headgate.core.health.policies import HealthPolicy, Provision
+from headgate.core.health.records import (
+    SPARE_LANES,
+    Alert,
+    Diagnosis,
+    Measurement,
+    Measurements,
+    Patient,
+    Remedy,
+    Symptom,
+)
+from headgate.core.health.resolving import ScaleDown, lanes_changed
+
+
+class LagSensor:
+    """For how many seconds' worth of input rows wait."""
+
+    def measure(self, patient: Patient) -> Iterable[Measurement]:
+        span = patient.span
+        if span is not None and span.last.reading.backlog is not None and span.arrival_rows_s() > 0:
+            yield Measurement("lag", span.last.reading.backlog / span.arrival_rows_s())
+
+
+class LagDetector:
+    """More than a minute is too much."""
+
+    def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
+        lag_s = measured.one("lag")
+        if lag_s is not None and lag_s > 60:
+            source = patient.view.job.graph.sources[0]
+            yield Symptom("lag", source, lag_s, f"rows wait for {lag_s:.0f} s", (), (Measurement("lag", lag_s),))
+
+
+class Lag(HealthPolicy):
+    """Looks at every job, changes none."""
+
+    name = "lag"
+    sensors = (LagSensor(),)
+    detectors = (LagDetector(),)
+
+    def alerts(self, symptoms: Sequence[Symptom], diagnoses: Sequence[Diagnosis], patient: Patient) -> Iterable[Alert]:
+        return [Alert(f"{patient.name}: {symptom.text}") for symptom in symptoms]
+
+
+class PairsStay(ScaleDown):
+    """Takes spare lanes away, but leaves two wherever there were two."""
+
+    def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
+        remedy = super().resolve(diagnosis, measured, patient)
+        if not isinstance(remedy, Remedy):
+            return remedy
+        now = patient.view.allocation
+        lanes = {name: max(left, min(2, now.lanes[name])) for name, left in remedy.allocation.lanes.items()}
+        if lanes == now.lanes:
+            return None
+        return dataclasses.replace(remedy, allocation=now.with_lanes(lanes), what=lanes_changed(now.lanes, lanes))
+
+
+class Careful(Provision):
+    """Provisions like the built-in policy; a job uses it with `policy = "careful"` in its intent."""
+
+    name = "careful"
+    resolvers: ClassVar = {**Provision.resolvers, SPARE_LANES: (PairsStay(),)}

@@ -1,0 +1,59 @@
+"""Which lanes differ from their peers: a test that holds on two lanes and on sixty-four.
+
+Each lane is held against the median of the others, so that one bad lane never hides itself in the mean. It must be off by
+more than a share that is always taken for alike, and by more than the others scatter. Two lanes have no scatter to speak of,
+there the share alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+NORMAL = 1.4826
+"""A median absolute deviation, times this, is a standard deviation where values scatter normally."""
+
+
+def above(values: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
+    """The positions whose value is too far above the others'.
+
+    >>> above((10, 10, 15, 11), alike=0.2, cut=3.5)
+    (2,)
+    """
+    if len(values) < 2:
+        return ()
+    return tuple(place for place, value in enumerate(values) if value > _limit(_others(values, place), alike, cut))
+
+
+def below(values: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
+    """The positions whose value is too far below the others'; all values must be above 0."""
+    return above([1 / value for value in values], alike, cut) if all(value > 0 for value in values) else ()
+
+
+def ratio(values: Sequence[float], places: Sequence[int]) -> float:
+    """How many times larger the values at these places are than the others, each by its mean; 1 if there is no telling."""
+    chosen = [values[place] for place in places]
+    others = [value for place, value in enumerate(values) if place not in set(places)]
+    if not chosen or not others or sum(others) <= 0:
+        return 1.0
+    return (sum(chosen) / len(chosen)) / (sum(others) / len(others))
+
+
+def imbalance(values: Sequence[float]) -> float:
+    """The largest value over the mean; 1 where there is nothing.
+
+    >>> imbalance((1.0, 1.0, 4.0))
+    2.0
+    """
+    mean = sum(values) / len(values) if values else 0.0
+    return max(values) / mean if mean > 0 else 1.0
+
+
+def _others(values: Sequence[float], place: int) -> list[float]:
+    return [value for other, value in enumerate(values) if other != place]
+
+
+def _limit(others: list[float], alike: float, cut: float) -> float:
+    middle = median(others)
+    scatter = NORMAL * median(abs(value - middle) for value in others)
+    return middle + max(alike * middle, cut * scatter)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
+from headgate.core.provision import Terms
 from headgate.loads import Load
 from headgate.sim import constants
 
@@ -35,6 +36,12 @@ class OperatorSpec:
     """How long rows stay in memory, as in a join."""
     row_kb: float = 1.0
     """Memory that a retained row takes."""
+    transit_s: float = 0.0
+    """Seconds per row on its way to a lane and from it, through a broker; only where hosts are leased."""
+    cores: float = 0.0
+    """Cores that are kept for a lane, where hosts are leased."""
+    memory_mb: float = 0.0
+    """Memory that is kept for a lane there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,10 @@ class Scenario:
     sweep: tuple[Variant, ...] = ()
     """Variants of this scenario that are run as well."""
     epoch_costs: EpochCosts = field(default_factory=EpochCosts)
+    burst_s: float = 0.0
+    """Rows come in bursts this far apart, where hosts are leased; 0: evenly."""
+    terms: Terms | None = None
+    """What can be leased, and what it costs, where hosts are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ class HostSettings:
     spare_busy: float = setting(
         0.85,
         "share",
-        "BTU-based: no lane goes if the others would then be busy for more than this share of their time; 10: never mind.",
+        "No lane goes if the others would then be busy for more than this share of their time; 10: never mind.",
         0.05,
         10,
     )
@@ -264,13 +264,6 @@ class HostSettings:
     queue_low: float = setting(1.0, "rows", "Threshold baseline: one lane less when fewer rows than this wait.")
     point_price: float = setting(
         1.0, "money per hour", "With intents: what one point of utility is worth; a host must earn its price."
-    )
-    lane_busy: float = setting(
-        0.75,
-        "share",
-        "With intents: a lane counts as spare if the others are then busy for less than this share.",
-        0.05,
-        1,
     )
 
 

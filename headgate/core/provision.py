@@ -193,10 +193,11 @@ def best_host(
 
 def lane_up(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan:
     """One lane more (figure 4): on the best host, else where something can go, else on a new host if the budget allows it."""
-    return _on_hosts(plan, operator, spare, terms) or _on_new_host(plan, operator, terms) or plan
+    return lane_on_hosts(plan, operator, spare, terms) or _on_new_host(plan, operator, terms) or plan
 
 
-def _on_hosts(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan | None:
+def lane_on_hosts(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan | None:
+    """One lane more on the hosts that are there; None, and nothing goes, if there is no room for it."""
     placed = _placed(plan, operator, spare, terms)
     return None if placed is None else placed[0].then(Start(operator, placed[1]))
 

@@ -84,6 +84,7 @@ def run_summary(run: Run) -> Summary:
         "jobs": {name: _job_summary(run, job) for name, job in final_jobs(run).items()},
         "log": [{"t": one.at_s, "job": one.job, "action": one.kind, "cause": one.cause} for one in run.log],
         "advice": list(run.advice),
+        **({"hosts": dict(run.leased)} if run.leased is not None else {}),
     }
 
 

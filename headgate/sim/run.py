@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from headgate.controller import Controller
 from headgate.core.metrics import View
@@ -74,6 +75,8 @@ class Run:
     final: View | None = None
     skipped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    leased: Mapping[str, Any] | None = None
+    """What leased hosts came to; None where hosts are not leased."""
 
     def reconfigurations(self, job: str) -> int:
         """How often the job was reconfigured: for its own sake, or along with others."""
@@ -116,9 +119,9 @@ def run(
         waits = engine.now_s() < scenario.control_after_s or engine.now_s() <= replayed.until_s
         active = held_back if waits else controller
         view, decision = active.round()
-        _note(result, view, active.policy)
+        note_round(result, view, active.policy)
         if decision.action is not None and active.outcome is not None and active.outcome.applied:
-            _log(result, view.at_s, decision.action)
+            log_action(result, view.at_s, decision.action)
         if active is held_back:
             _hand_over(held_back, controller, result, view)
         if watch is not None:
@@ -157,12 +160,13 @@ def _hand_over(held_back: Controller, controller: Controller, result: Run, view:
         restored = controller.journal.restore()
         assert restored is not None
         for recorded in restored.unfinished:
-            _log(result, recorded.at_s, recorded.action)
+            log_action(result, recorded.at_s, recorded.action)
         controller.resume(view.at_s)
     controller.windows = held_back.windows
 
 
-def _note(result: Run, view: View, policy: Policy) -> None:
+def note_round(result: Run, view: View, policy: Policy) -> None:
+    """Keep what was measured in a round."""
     total = worth = 0.0
     for name, job in view.jobs.items():
         if job.recent is None:
@@ -192,7 +196,8 @@ def _note(result: Run, view: View, policy: Policy) -> None:
     result.advice = policy.advice(view)
 
 
-def _log(result: Run, at_s: float, action: Action) -> None:
+def log_action(result: Run, at_s: float, action: Action) -> None:
+    """Keep what was done."""
     result.log.append(Logged(at_s, action.job, action.kind.value, action.sentence, tuple(action.changes)))
 
 

@@ -20,17 +20,20 @@ from headgate.core.quantities import about, check_fields, choice, did_you_mean, 
 from headgate.errors import InputError, ScenarioError
 from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
+from headgate.sim.terms import read_terms
 
 Table = Mapping[str, Any]
 
-ENGINES = ("continuous", "epochs")
+ENGINES = ("continuous", "epochs", "leased")
 POLICIES = ("headgate", "static", "manual", "threshold")
+LEASED_POLICIES = ("headgate", "btu", "threshold", "fixed")
 TOP_FIELDS = (
     "title", "figure", "engine", "duration", "control_after", "policies", "settings", "paper",
-    "cluster", "topology", "job", "event", "sweep",
+    "cluster", "topology", "job", "event", "sweep", "burst", "host_type", "budget", "provisioning",
 )  # fmt: skip
 OPERATOR_FIELDS = (
     "name", "from", "cost", "wait", "selectivity", "split", "lanes", "max_lanes", "weight", "state_mb", "retain", "row_kb",
+    "transit", "cores", "memory_mb",
 )  # fmt: skip
 JOB_FIELDS = ("name", "count", "first", "tenant", "topology", "operators", "lanes", "intent", "load", "pace")
 EVENT_KINDS = (
@@ -80,7 +83,9 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
     topologies = {name: _operators(rows, f'topology "{name}"') for name, rows in tables.items()}
     reader = _JobReader(topologies, path.parent)
     jobs = tuple(reader.jobs(_rows(table, "job")))
-    hosts = tuple(_hosts(_table(table, "cluster")))
+    engine = choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError)
+    terms = read_terms(table, jobs) if engine == "leased" else None
+    hosts = tuple(_hosts(_table(table, "cluster"))) if terms is None else ()
     duration_s = seconds(table.get("duration", "1h"), "duration", error=ScenarioError)
     control_after_s = seconds(table.get("control_after", 0), "control_after", zero=True, error=ScenarioError)
     if not jobs:
@@ -93,15 +98,17 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         name=path.stem,
         title=str(table.get("title", path.stem)),
         figure=str(table.get("figure", "")),
-        engine=choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError),
+        engine=engine,
         duration_s=duration_s,
         control_after_s=control_after_s,
         hosts=hosts,
         jobs=jobs,
         events=tuple(_events(_rows(table, "event"), reader, jobs, hosts)),
-        policies=_policies(table.get("policies", ["headgate", "static"])),
+        policies=_policies(table.get("policies", ["headgate", "btu" if terms else "static"]), engine),
         settings=settings_from(_table(table, "settings")),
         paper={str(key): str(value) for key, value in _table(table, "paper").items()},
+        burst_s=seconds(table.get("burst", 0), "burst", zero=True, error=ScenarioError),
+        terms=terms,
     )
 
 
@@ -110,10 +117,15 @@ def _library() -> Table:
     return tomllib.loads((resources.files("headgate.sim") / "topologies.toml").read_text(encoding="utf-8"))
 
 
-def _policies(given: Any) -> tuple[str, ...]:
+def policies_of(engine: str) -> tuple[str, ...]:
+    """Who may decide, on an engine."""
+    return LEASED_POLICIES if engine == "leased" else POLICIES
+
+
+def _policies(given: Any, engine: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not given:
-        raise ScenarioError(f"policies is {given!r}; it must be a list of {', '.join(POLICIES)}")
-    return tuple(choice(name, "policy", POLICIES, ScenarioError) for name in given)
+        raise ScenarioError(f"policies is {given!r}; it must be a list of {', '.join(policies_of(engine))}")
+    return tuple(choice(name, "policy", policies_of(engine), ScenarioError) for name in given)
 
 
 def _table(table: Table, key: str) -> Table:
@@ -180,6 +192,9 @@ def _operator(row: Any, previous: Any) -> OperatorSpec:
             state_mb=number(row.get("state_mb", 0), "state_mb", low=0, error=ScenarioError),
             retain_s=seconds(row.get("retain", 0), "retain", zero=True, error=ScenarioError),
             row_kb=number(row.get("row_kb", 1), "row_kb", low=0, error=ScenarioError),
+            transit_s=seconds(row.get("transit", 0), "transit", zero=True, error=ScenarioError),
+            cores=number(row.get("cores", 0), "cores", low=0, error=ScenarioError),
+            memory_mb=number(row.get("memory_mb", 0), "memory_mb", low=0, error=ScenarioError),
         )
 
 

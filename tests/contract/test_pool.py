@@ -1,96 +1,23 @@
-"""What every pool of hosts promises, whatever its hosts are."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
-from headgate.core.hosts import HostPhase, HostType
-from headgate.ports import HostPool
 from headgate.sim.pool import SimulatedPool
-
-KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=600, startup_s=45)
-
-
-@dataclass
-class World:
-    """A pool, and how to let time pass until something holds."""
-
-    pool: HostPool
-    wait_until: Callable[[Callable[[], bool]], None]
+from tests.contract.pool_promises import PoolPromises, World
 
 
-def simulated() -> World:
-    now = [0.0]
+class TestSimulatedPool(PoolPromises):
+    @pytest.fixture
+    def world(self) -> World:
+        now = [0.0]
 
-    def wait_until(holds: Callable[[], bool]) -> None:
-        for _ in range(600):
-            if holds():
-                return
-            now[0] += 1.0
-        raise AssertionError("it did not happen within 10 minutes")
+        def wait_until(holds: Callable[[], bool]) -> None:
+            for _ in range(600):
+                if holds():
+                    return
+                now[0] += 1.0
+            raise AssertionError("it did not happen within 10 minutes")
 
-    return World(SimulatedPool(lambda: now[0], seed=0), wait_until)
-
-
-@pytest.fixture(params=[simulated], ids=["simulated"])
-def world(request):
-    return request.param()
-
-
-def phase(world: World, name: str) -> HostPhase | None:
-    host = world.pool.hosts().get(name)
-    return host.phase if host is not None else None
-
-
-def test_host_is_there_from_its_lease_on_and_ready_after_a_while(world):
-    world.pool.lease("a", KIND)
-    assert phase(world, "a") is HostPhase.STARTING
-    world.wait_until(lambda: phase(world, "a") is HostPhase.READY)
-    assert world.pool.hosts()["a"].kind == KIND
-
-
-def test_same_lease_twice_is_one_host(world):
-    world.pool.lease("a", KIND)
-    first = world.pool.hosts()["a"].leased_s
-    world.wait_until(lambda: phase(world, "a") is HostPhase.READY)
-    world.pool.lease("a", KIND)
-    assert list(world.pool.hosts()) == ["a"]
-    assert world.pool.hosts()["a"].leased_s == first
-
-
-def test_released_host_is_gone_after_a_while_and_the_others_stay(world):
-    world.pool.lease("a", KIND)
-    world.pool.lease("b", KIND)
-    world.wait_until(lambda: {phase(world, name) for name in "ab"} == {HostPhase.READY})
-    world.pool.release("a")
-    assert phase(world, "a") in (HostPhase.RELEASING, None)
-    world.wait_until(lambda: list(world.pool.hosts()) == ["b"])
-    assert phase(world, "b") is HostPhase.READY
-
-
-def test_host_may_be_released_before_it_is_ready(world):
-    world.pool.lease("a", KIND)
-    world.pool.release("a")
-    world.wait_until(lambda: not world.pool.hosts())
-
-
-def test_releasing_twice_or_what_is_not_there_changes_nothing(world):
-    world.pool.lease("a", KIND)
-    world.pool.release("nobody")
-    world.pool.release("a")
-    world.pool.release("a")
-    world.wait_until(lambda: not world.pool.hosts())
-    world.pool.release("a")
-    assert not world.pool.hosts()
-
-
-def test_hosts_are_listed_in_the_order_of_their_leases(world):
-    for name in "cab":
-        world.pool.lease(name, KIND)
-    assert list(world.pool.hosts()) == ["c", "a", "b"]
-    for name in "cab":
-        world.pool.release(name)
-    world.wait_until(lambda: not world.pool.hosts())
+        return World(SimulatedPool(lambda: now[0], seed=0), wait_until)

@@ -46,7 +46,8 @@ def step(
     state: ProvisionState, now: LeaseView, terms: Terms, settings: Settings
 ) -> tuple[ProvisionState, tuple[Step, ...]]:
     """One decision: room for lanes that have none, hosts that earn their price, hosts that are not needed any more."""
-    seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger)
+    first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
+    seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
     state, plan = begun(state, seen, terms)
     spare = spare_lanes(now.view, terms, settings)
     wanted = lanes_wanted(now, settings)

@@ -54,6 +54,8 @@ class ProvisionView:
     cluster: Cluster
     demands: Mapping[OperatorKey, Demand]
     ledger: Ledger
+    unplaced: Mapping[OperatorKey, int] = field(default_factory=dict)
+    """Lanes of jobs that have just come, or that lost their host, and that must run somewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,17 +295,23 @@ def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
 
 
 def begun(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, Plan]:
-    """A plan to start from: hosts that failed go, and their lanes come up elsewhere or on a new host."""
+    """A plan to start from: hosts that failed go; their lanes, and those that never had a place, come up on another or a new one."""
     failed = [host.name for host in view.cluster.hosts.values() if host.phase is HostPhase.FAILED]
     state = _counted(state, view, len(failed), terms.settings)
     may_lease = view.at_s >= state.no_lease_until_s
     plan = Plan(view.cluster, view.ledger, view.at_s, state.leases, may_lease=may_lease)
+    homeless = _one_each(view.unplaced)
     for host in failed:
-        lost = [operator for operator, lanes in plan.cluster.on(host).items() for _ in range(lanes)]
+        lost = _one_each(plan.cluster.on(host))
         plan = plan.then(*(Stop(operator, host) for operator in lost), Release(host))
-        for operator in lost:
-            plan = lane_up(plan, operator, lambda operator, cluster: None, terms)
+        homeless += lost
+    for operator in homeless:
+        plan = lane_up(plan, operator, lambda operator, cluster: None, terms)
     return state, plan
+
+
+def _one_each(lanes: Mapping[OperatorKey, int]) -> list[OperatorKey]:
+    return [operator for operator, count in lanes.items() for _ in range(count)]
 
 
 def _counted(state: ProvisionState, view: ProvisionView, failed: int, settings: HostSettings) -> ProvisionState:

@@ -42,7 +42,8 @@ class Alone:
 
     def decide(self, view: View) -> tuple[Step, ...]:
         engine = self._engine
-        seen = ProvisionView(engine.now_s(), engine.cluster(), engine.demands(), engine.pool.ledger)
+        unplaced = dict(engine.unplaced)
+        seen = ProvisionView(engine.now_s(), engine.cluster(), engine.demands(), engine.pool.ledger, unplaced)
         self._state, steps = self._provisioner(self._state, seen, engine.terms)
         return steps
 

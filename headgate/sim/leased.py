@@ -17,7 +17,6 @@ from headgate.core.hosts import Cluster, Lease, Move, Need, OperatorKey, Release
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.core.provision import Demand, Terms, best_host, lanes_on_hosts
-from headgate.errors import ScenarioError
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.pool import SimulatedPool
@@ -248,16 +247,19 @@ class LeasedEngine(SimulatedEngine):
             )
         self._arrived |= {(spec.name, source): 0.0 for source in graph.sources}
         self._put_out[spec.name] = []
+        if self._now_s > 0:  # those that are there from the start are placed together
+            self.unplaced.update({(spec.name, one.name): one.lanes for one in spec.operators})
+            self.place_waiting()
 
     def _removed(self, name: str) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key[0] != name}
         self._lanes = [lane for lane in self._lanes if lane.operator[0] != name]
         self._arrived = {key: rows for key, rows in self._arrived.items() if key[0] != name}
+        self.unplaced = Counter({key: count for key, count in self.unplaced.items() if key[0] != name})
         del self._put_out[name]
 
     def _host_event(self, event: Event) -> None:
-        if event.kind != "fail-host":
-            raise ScenarioError(f"event {event.kind} cannot happen to leased hosts; fail-host can")
+        assert event.kind == "fail-host", "the scenario was checked"
         for name in [event.target] if event.target else list(self.pool.hosts()):
             self.pool.kill(name)
             self._dead.add(name)
@@ -286,7 +288,7 @@ class LeasedEngine(SimulatedEngine):
                 self._flows[(job, source)].inflow = {OUTSIDE: rows}
             for operator in graph.operators:
                 self._serve(job, operator, at_work[(job, operator)], slow, step_s)
-        self._note_use(step_s)
+        self._note_use()
 
     def _serve(self, job: str, operator: str, lanes: int, slow: float, step_s: float) -> None:
         """One operator for one step: take rows from the queue in equal parts, and pass on what becomes of them."""
@@ -322,17 +324,18 @@ class LeasedEngine(SimulatedEngine):
         if not flow.children and done > 0:
             self._put_out[job].append((flow.took_s, done))
 
-    def _note_use(self, step_s: float) -> None:
+    def _note_use(self) -> None:
         """Who had how much of which host, by what was scarcer for each lane: cores or memory."""
         if round(self._now_s) % round(NOISE_S):
             return
         hosts = self.pool.hosts()
-        use: dict[str, Counter[str]] = {}
+        use: dict[str, dict[str, float]] = {}
         for lane in self._lanes:
             if lane.host in hosts:
-                kind, need = hosts[lane.host].kind, self._flows[lane.operator].spec
+                kind, need, job = hosts[lane.host].kind, self._flows[lane.operator].spec, lane.operator[0]
                 part = max(need.cores / kind.cores, need.memory_mb / kind.memory_mb)
-                use.setdefault(lane.host, Counter())[lane.operator[0]] += part * kind.cores * NOISE_S  # type: ignore[assignment]
+                by_job = use.setdefault(lane.host, {})
+                by_job[job] = by_job.get(job, 0.0) + part * kind.cores * NOISE_S
         for host, by_job in use.items():
             self.pool.ledger = self.pool.ledger.used(host, by_job)
 

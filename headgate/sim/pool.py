@@ -86,5 +86,6 @@ class SimulatedPool:
         self._hosts[name] = dataclasses.replace(host, images=host.images | {operator})
 
     def kill(self, name: str) -> None:
-        """The host dies."""
-        self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.FAILED, reason="it died")
+        """The host dies, if it is there."""
+        if name in self._hosts:
+            self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.FAILED, reason="it died")

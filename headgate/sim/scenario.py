@@ -20,7 +20,7 @@ from headgate.core.quantities import about, check_fields, choice, did_you_mean, 
 from headgate.errors import InputError, ScenarioError
 from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
-from headgate.sim.terms import read_terms
+from headgate.sim.terms import check_events, read_terms
 
 Table = Mapping[str, Any]
 
@@ -94,6 +94,9 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         raise ScenarioError(
             f"control_after is {show_seconds(control_after_s)}, but the run ends after {show_seconds(duration_s)}"
         )
+    events = tuple(_events(_rows(table, "event"), reader, jobs, None if terms else {host.name for host in hosts}))
+    if terms is not None:
+        check_events(events, terms)
     return Scenario(
         name=path.stem,
         title=str(table.get("title", path.stem)),
@@ -103,7 +106,7 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         control_after_s=control_after_s,
         hosts=hosts,
         jobs=jobs,
-        events=tuple(_events(_rows(table, "event"), reader, jobs, hosts)),
+        events=events,
         policies=_policies(table.get("policies", ["headgate", "btu" if terms else "static"]), engine),
         settings=settings_from(_table(table, "settings")),
         paper={str(key): str(value) for key, value in _table(table, "paper").items()},
@@ -318,9 +321,9 @@ def _function(path: str) -> Callable[[float], float]:
 
 
 def _events(
-    rows: list[Table], reader: _JobReader, jobs: tuple[JobSpec, ...], hosts: tuple[HostSpec, ...]
+    rows: list[Table], reader: _JobReader, jobs: tuple[JobSpec, ...], hosts: set[str] | None
 ) -> Iterable[Event]:
-    """Events in the order of their times, checked against the jobs that run then."""
+    """Events in the order of their times, checked against the jobs that run then; hosts that are leased are not known yet."""
     running = {job.name for job in jobs}
     timed = []
     for index, row in enumerate(rows, 1):
@@ -331,10 +334,10 @@ def _events(
             timed.append((seconds(row["at"], "at", zero=True, error=ScenarioError), index, row))
     for at_s, index, row in sorted(timed, key=lambda entry: entry[:2]):
         with about(f"event {index}", ScenarioError):
-            yield from _event(at_s, row, reader, running, {host.name for host in hosts})
+            yield from _event(at_s, row, reader, running, hosts)
 
 
-def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts: set[str]) -> Iterable[Event]:
+def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts: set[str] | None) -> Iterable[Event]:
     kind = choice(row.get("kind", "missing"), "kind", EVENT_KINDS, ScenarioError)
     if kind == "add":
         return [Event(at_s, kind, job.name, job=job) for job in _added(row, reader, running)]
@@ -343,7 +346,7 @@ def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts
         running -= {target} if kind == "remove" else set()
         intent = read_intent(_table(row, "intent")) if kind == "intent" else None
         return [Event(at_s, kind, target, intent=intent)]
-    target = _known(row["host"], "host", hosts) if "host" in row else ""
+    target = _known(row["host"], "host", hosts if hosts is not None else {row["host"]}) if "host" in row else ""
     return [Event(at_s, kind, target, _event_value(kind, row))]
 
 

@@ -10,7 +10,7 @@ from headgate.core.hosts import Budget, HostType, Need, OperatorKey, check_needs
 from headgate.core.provision import Terms
 from headgate.core.quantities import about, check_fields, number, seconds, shown
 from headgate.errors import ScenarioError
-from headgate.sim.spec import JobSpec
+from headgate.sim.spec import Event, JobSpec
 
 Table = Mapping[str, Any]
 
@@ -20,6 +20,8 @@ BUDGET_FIELDS = ("most_hosts", "most_per_hour")
 
 def read_terms(table: Table, jobs: tuple[JobSpec, ...]) -> Terms:
     """The terms of a scenario, checked against what its jobs need."""
+    if "control_after" in table:
+        raise ScenarioError("control_after is for hosts that are there; who leases hosts decides from the start")
     rows = table.get("host_type")
     if not isinstance(rows, list) or not rows:
         raise ScenarioError("hosts are leased, but there is nothing to lease; give at least one [[host_type]]")
@@ -29,6 +31,15 @@ def read_terms(table: Table, jobs: tuple[JobSpec, ...]) -> Terms:
         terms = Terms(kinds, budget, host_settings_from(table.get("provisioning", {})))
     check_needs(needs_of(jobs), kinds)
     return terms
+
+
+def check_events(events: tuple[Event, ...], terms: Terms) -> None:
+    """Refuse what cannot happen to leased hosts, and jobs that come later and fit on none."""
+    for event in events:
+        if event.kind in ("restore-host", "slow-host", "cpu-load"):
+            raise ScenarioError(f"event {event.kind} cannot happen to hosts that are leased; fail-host can")
+        if event.job is not None:
+            check_needs(needs_of((event.job,)), terms.kinds)
 
 
 def needs_of(jobs: tuple[JobSpec, ...]) -> dict[OperatorKey, Need]:

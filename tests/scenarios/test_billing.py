@@ -171,6 +171,15 @@ def test_dead_host_is_replaced_and_its_lanes_come_up_again():
     assert "leased-1" not in {host.name for host in found.final.hosts}
 
 
+@pytest.mark.parametrize("policy", ["btu", "threshold", "headgate"])
+def test_job_that_comes_later_gets_a_place(policy):
+    spec = dataclasses.replace(STEPWISE.jobs[0], name="late-comer")
+    found = run_leased(short(0.1, events=(Event(60.0, "add", "late-comer", job=spec),)), policy, 0)
+    assert found.final is not None
+    assert all(count >= 1 for count in found.final.jobs["late-comer"].allocation.lanes.values())
+    assert found.series["late-comer"].pairs("output_rows_s")[-1][1] > 0
+
+
 def test_share_of_rows_in_real_time_without_waiting_is_the_best_of_the_paper():
     service = Service(expected_s=0.6, occupies_s=0.1)
     service.serve(rows=100, backlog=0, lanes=100, busy=0.01, step_s=1.0)
@@ -192,6 +201,8 @@ GOOD = Path("headgate/sim/scenarios/billing-stepwise.toml")
         ("[paper]", "[budget]\nmost_hosts = 0\n[paper]", "budget: the budget allows 0 hosts; jobs need at least 1"),
         ("[paper]", "[budget]\nmost_per_hour = 5\n[paper]", "budget: the budget is 5 per hour, but one host of the cheapest type"),
         ("[[host_type]]", "[[nothing]]", 'there is no field "nothing"'),
+        ('duration = "2h"', 'duration = "2h"\ncontrol_after = "1m"', "control_after is for hosts that are there"),
+        ("[paper]", "[[event]]\nat = 60\nkind = 'slow-host'\nvalue = 0.5\n[paper]", "event slow-host cannot happen to hosts"),
         ("price = 1", "price = -1", 'host_type "docker-host": price is -1; it must be a number of at least 0'),
         ('topology = "manufacturing"', 'topology = "linear"', "says neither cores nor memory_mb of a lane"),
         ('policies = ["btu", ', 'policies = ["static", ', 'policy is "static"; allowed are headgate, btu, threshold, fixed'),

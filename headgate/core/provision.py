@@ -28,6 +28,7 @@ from headgate.core.hosts import (
     Stop,
     applied,
 )
+from headgate.errors import HostError
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,3 +433,14 @@ def lanes_on_hosts(
         for _ in range(wanted[operator]):
             plan = _first_fit(plan, operator) or _on_new_host(plan, operator, terms) or plan
     return plan
+
+
+def check_budget(needs: Mapping[OperatorKey, Need], terms: Terms) -> None:
+    """Refuse a budget whose hosts have no room for one lane of each operator."""
+    cluster = lanes_on_hosts(dict.fromkeys(needs, 1), needs, terms).cluster
+    for job, operator in needs:
+        if not cluster.lanes((job, operator)):
+            raise HostError(
+                f"the budget pays for {len(cluster.hosts)} host(s), with no room for one lane of each operator;"
+                f' "{operator}" of job "{job}" is left over'
+            )

@@ -96,6 +96,8 @@ class LeasedEngine(SimulatedEngine):
             elif isinstance(step, Start):
                 self._lanes.append(_Lane(step.operator, step.host, 0.0, self.terms.settings.lane_drain_s))
                 self.pool.keep_image(step.host, step.operator)
+        placed = Counter(lane.operator for lane in self._lanes)
+        self.unplaced.update({key: lanes - placed[key] for key, lanes in first.items() if lanes > placed[key]})
         for job in self._jobs:
             self._count_lanes(job)
 

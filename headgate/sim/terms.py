@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.config import host_settings_from
 from headgate.core.hosts import Budget, HostType, Need, OperatorKey, check_needs
-from headgate.core.provision import Terms
+from headgate.core.provision import Terms, check_budget
 from headgate.core.quantities import about, check_fields, number, seconds, shown
 from headgate.errors import ScenarioError
 from headgate.sim.spec import Event, JobSpec
@@ -30,6 +30,7 @@ def read_terms(table: Table, jobs: tuple[JobSpec, ...]) -> Terms:
         budget = _budget(table.get("budget", {}))
         terms = Terms(kinds, budget, host_settings_from(table.get("provisioning", {})))
     check_needs(needs_of(jobs), kinds)
+    check_budget(needs_of(jobs), terms)
     return terms
 
 

@@ -200,6 +200,7 @@ GOOD = Path("headgate/sim/scenarios/billing-stepwise.toml")
         ("cores = 3", "cores = 0.5", 'a lane of operator "parse" needs 0.9 cores and 554 MB, which fits on no host type'),
         ("[paper]", "[budget]\nmost_hosts = 0\n[paper]", "budget: the budget allows 0 hosts; jobs need at least 1"),
         ("[paper]", "[budget]\nmost_per_hour = 5\n[paper]", "budget: the budget is 5 per hour, but one host of the cheapest type"),
+        ("[paper]", "[budget]\nmost_hosts = 1\n[paper]", "the budget pays for 1 host(s), with no room for one lane of each operator"),
         ("[[host_type]]", "[[nothing]]", 'there is no field "nothing"'),
         ('duration = "2h"', 'duration = "2h"\ncontrol_after = "1m"', "control_after is for hosts that are there"),
         ("[paper]", "[[event]]\nat = 60\nkind = 'slow-host'\nvalue = 0.5\n[paper]", "event slow-host cannot happen to hosts"),

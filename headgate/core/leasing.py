@@ -77,8 +77,10 @@ def lanes_wanted(now: LeaseView, settings: Settings) -> Wanted:
 
 
 def at_risk(job: JobView, settings: Settings) -> bool:
-    """Whether a job misses its intent, or is about to."""
-    return job.met is False or (job.met is True and brink(job) > settings.brink)
+    """Whether a job misses its intent, or is about to; right after a change only the newest sub-window can tell."""
+    if job.met is None:
+        return job.recent is not None and job.recent < job.worth
+    return not job.met or brink(job) > settings.brink
 
 
 def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -> int:
@@ -149,7 +151,7 @@ def points_gained(wanted: Wanted, left: Wanted, view: View, ahead_s: float, sett
 def at_stake(job: JobView, ahead_s: float, settings: Settings) -> float:
     """Utility that a job will miss after so long if its backlog goes on as it does."""
     if job.span is None or job.utility is None:
-        return 0.0
+        return job.worth - job.recent if job.recent is not None else 0.0
     first, last = job.span.first.reading.backlog, job.span.last.reading.backlog
     rate_rows_s = job.span.arrival_rows_s()
     if job.latency_s is None or first is None or last is None or rate_rows_s <= 0:

@@ -97,8 +97,11 @@ def run_leased(
         note_round(result, view, policy)
         if decision.action is not None and controller.outcome is not None and controller.outcome.applied:
             log_action(result, view.at_s, decision.action)
-        if engine.now_s() + 1e-6 >= decides_s:
-            decides_s += engine.terms.settings.provision_s
+        asked = decision.action is not None and any(engine.unplaced.values())
+        if (
+            asked or engine.now_s() + 1e-6 >= decides_s
+        ):  # at its times, and when the scheduler gave what there is no room for
+            decides_s = max(decides_s, engine.now_s() + engine.terms.settings.provision_s)
             for step in () if observe_only else landlord.decide(view):
                 engine.perform(step)
         watched.look(engine)

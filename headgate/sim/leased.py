@@ -358,13 +358,11 @@ class LeasedEngine(SimulatedEngine):
         )
 
     def _host_readings(self) -> tuple[HostReading, ...]:
-        """A host is as loaded as the scarcer of its cores and its memory is taken; lanes without room want it too."""
+        """A host is as loaded as the scarcer of its cores and its memory is taken: lanes have theirs kept, and do not compete."""
         cluster = self.cluster()
-        hosts = cluster.usable()
-        wanting = sum(self.unplaced.values()) / max(1, len(hosts))
         return tuple(
-            HostReading(host.name, host.kind.cores, host.kind.cores * self._taken(cluster, host.name) + wanting)
-            for host in hosts
+            HostReading(host.name, host.kind.cores, host.kind.cores * self._taken(cluster, host.name))
+            for host in cluster.usable()
         )
 
     def _taken(self, cluster: Cluster, host: str) -> float:

@@ -284,6 +284,52 @@ class SparkSettings:
     read_limit: int = setting(1_000_000, "rows", "Rows that an epoch reads at most from a source of Headgate's own.", 1)
 
 
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How hosts are leased and released; the defaults are VISP's, from its paper or, where that has none, from its code."""
+
+    provision_s: float = setting(20.0, "s", "Time between two decisions about hosts.", 0.1)
+    trend: int = setting(
+        5, "observations", "BTU-based: durations that the trend of an operator is drawn through (algorithm 1).", 2
+    )
+    scaling_queue: float = setting(
+        100.0, "rows", "BTU-based: an operator is given a lane only if more rows than this wait for it (algorithm 1)."
+    )
+    cached_factor: float = setting(
+        0.01, "times", "Suitability of a host that has the image already, the lower the better (algorithm 2).", 0, 1
+    )
+    instances_weight: float = setting(2.0, "weight", "Weight of having many lanes when one must go (algorithm 3).")
+    delay_weight: float = setting(1.5, "weight", "Weight of the delay against that (algorithm 3).")
+    scalings_weight: float = setting(2.5, "weight", "Weight of frequent changes against that (algorithm 3).")
+    queue_weight: float = setting(10.0, "weight", "Weight of an empty queue in favour of it (algorithm 3).")
+    penalty: float = setting(1.0, "weight", "What a delay counts for, times the weight of the delay (algorithm 3).")
+    lanes_ahead: int = setting(
+        2, "lanes", "BTU-based: an operator gets no further lane while so many of its lanes have not started yet.", 1
+    )
+    spare_busy: float = setting(
+        0.85,
+        "share",
+        "No lane goes if the others would then be busy for more than this share of their time; 10: never mind.",
+        0.05,
+        10,
+    )
+    release_share: float = setting(
+        0.05, "share", "Last part of a BTU in which it is decided whether a host stays for another one.", 0, 1
+    )
+    lane_start_s: float = setting(10.0, "s", "Longest time that a lane takes to start on a host that is ready.")
+    lane_drain_s: float = setting(20.0, "s", "Time in which a lane that goes finishes what it has begun.")
+    lease_retries: int = setting(
+        3, "times", "Leases in a row that may fail before the pool is left alone for a while.", 0
+    )
+    lease_retry_s: float = setting(300.0, "s", "How long it is left alone then.")
+    queue_high: float = setting(250.0, "rows", "Threshold baseline: one lane more when more rows than this wait.")
+    queue_higher: float = setting(1000.0, "rows", "Two lanes more, instead of one, when more rows than this wait.")
+    queue_low: float = setting(1.0, "rows", "Threshold baseline: one lane less when fewer rows than this wait.")
+    point_price: float = setting(
+        1.0, "money per hour", "With intents: what one point of utility is worth; a host must earn its price."
+    )
+
+
 FAST: Mapping[str, float] = {
     "round_s": 2.0,
     "window_s": 12.0,
@@ -337,7 +383,16 @@ def all_settings_from(values: Mapping[str, Any], base: Settings | None = None) -
     return _consistent(_replaced(base or Settings(), loop, rows)), _replaced(SparkSettings(), ours, rows)
 
 
-Kind = TypeVar("Kind", Settings, SparkSettings)
+def host_settings_from(values: Mapping[str, Any], base: HostSettings | None = None) -> HostSettings:
+    """The same for hosts.
+
+    >>> host_settings_from({"trend": "7"}).trend
+    7
+    """
+    return _replaced(base or HostSettings(), values, describe(HostSettings))
+
+
+Kind = TypeVar("Kind", Settings, SparkSettings, HostSettings)
 
 
 def _replaced(base: Kind, values: Mapping[str, Any], rows: list[dict[str, Any]]) -> Kind:
@@ -399,7 +454,7 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-KINDS: Mapping[str, type] = {"The control loop": Settings, "Jobs on Spark": SparkSettings}
+KINDS: Mapping[str, type] = {"The control loop": Settings, "Jobs on Spark": SparkSettings, "Hosts": HostSettings}
 
 
 def _table(kind: type) -> str:

@@ -6,6 +6,7 @@ HeadgateError
 │   ├── GraphError        operators that do not form a job
 │   ├── ScenarioError     a scenario file that cannot be run
 │   ├── SettingError      an unknown setting, or a value out of its range
+│   ├── HostError         hosts, prices or a budget that cannot be
 │   ├── JobFileError      a job file or a cluster file that cannot be run
 │   ├── UnknownJobError   there is no such job
 │   ├── DuplicateJobError another job has this name
@@ -43,6 +44,10 @@ class ScenarioError(InputError):
 
 class SettingError(InputError):
     """A setting is unknown, or its value is out of range."""
+
+
+class HostError(InputError):
+    """Hosts, their prices or a budget cannot be what they say."""
 
 
 class JobFileError(InputError):

@@ -73,6 +73,26 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
+class Cycle:
+    """Levels in turn, each for a while, round and round; `rate` is that of level 1.
+
+    >>> Cycle([2, 6], "8m", rate=10).rate_rows_s(480)
+    60.0
+    """
+
+    levels: Sequence[float]
+    each_s: float
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        _keep(self, levels=_in_turn(self.levels))
+        _keep(self, each_s=seconds(self.each_s, "each_s", error=ScenarioError), rate=_rate(self.rate, "rate"))
+
+    def rate_rows_s(self, at_s: float) -> float:
+        return self.rate * self.levels[int(at_s / self.each_s + 1e-9) % len(self.levels)]
+
+
+@dataclass(frozen=True, slots=True)
 class Ramp:
     """Straight lines between (time, rate) points, constant beyond the ends."""
 
@@ -213,6 +233,7 @@ def median_rate(load: Load, duration_s: float, samples: int = 1000) -> float:
 PATTERNS: Mapping[str, type[Load]] = {
     "steady": Steady,
     "steps": Steps,
+    "cycle": Cycle,
     "ramp": Ramp,
     "spike": Spike,
     "sine": Sine,
@@ -323,6 +344,12 @@ def _point(point: object, read_time: Callable[[Any, str], float]) -> tuple[float
     if isinstance(point, str) or not isinstance(point, Sequence) or len(point) != 2:
         raise ScenarioError(f"points has {shown(point)}; each must be a time and its rows, such as [60, 1000]")
     return read_time(point[0], "the time of a point"), _rate(point[1], f"the value of the point at {shown(point[0])}")
+
+
+def _in_turn(levels: object) -> tuple[float, ...]:
+    if isinstance(levels, str) or not isinstance(levels, Sequence) or not levels:
+        raise ScenarioError(f"levels is {shown(levels)}; it must be a list of numbers such as [2, 4, 6, 4]")
+    return tuple(_rate(level, "a level") for level in levels)
 
 
 def _rate(value: Any, what: str) -> float:

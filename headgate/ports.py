@@ -1,4 +1,4 @@
-"""What the controller and the service need from the world: an engine, a clock, a journal.
+"""What the controller and the service need from the world: an engine, a clock, a journal, a pool of hosts.
 
 Each port has one implementation that touches the world and one that does not, and one contract test suite for both.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from headgate.core.hosts import Host, HostType
 from headgate.core.intents import Intent
 from headgate.core.model import Action, Allocation, Job, JobAllocation, Outcome, Snapshot
 
@@ -88,6 +89,22 @@ class Jobs(Engine, Protocol):
 
     def close(self) -> None:
         """Finish the epochs in flight, stop everything."""
+
+
+class HostPool(Protocol):
+    """Where hosts come from and go to: a cloud, the processes of one machine, or the simulator.
+
+    Hosts are named by who leases them, so that a lease or a release that is asked for twice happens once.
+    """
+
+    def lease(self, name: str, kind: HostType) -> None:
+        """Begin to start a host; it is among `hosts` from now on, and paid for."""
+
+    def release(self, name: str) -> None:
+        """Begin to let a host go: it takes no more lanes, and is gone from `hosts` once it is no longer paid for."""
+
+    def hosts(self) -> Mapping[str, Host]:
+        """All that are paid for, in the order of their leases, whatever became of them."""
 
 
 class Clock(Protocol):

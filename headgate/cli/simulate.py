@@ -137,6 +137,7 @@ def _paced(screen: Screen, pace_s: float) -> Watcher:
 
 def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
     from headgate.sim import report
+    from headgate.sim.billing_report import hosts_table
 
     scenario, first = done.scenario, next(iter(done.runs.values()))
     yield (
@@ -144,7 +145,8 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
         .append(f": {scenario.title}", "not bold")
         .append(f" ({scenario.figure})" if scenario.figure else "", "not bold")
     )
-    size = f"{report.count(len(scenario.hosts), 'host')}, {report.count(len(scenario.jobs), 'job')}"
+    hosts = "hosts as needed" if scenario.terms is not None else report.count(len(scenario.hosts), "host")
+    size = f"{hosts}, {report.count(len(scenario.jobs), 'job')}"
     yield (
         f"{show_seconds(scenario.duration_s)} simulated, seed {done.seed}, {size}"
         + ("; observed only: no action was carried out" if observe_only else "")
@@ -154,6 +156,7 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
     yield f"\nJobs under {first.policy}, at the end; met: share of the time under control:"
     yield report.jobs_table(first)
     below: list[Sequence[RenderableType]] = [
+        (hosts_table(done.runs),) if scenario.terms is not None else (),
         (report.sweep_table(done.variants), verbatim(report.sweep_answer(done.variants))) if done.variants else (),
         (report.bars_table(done.bars),) if done.bars else (),
         (report.paper_table(scenario.paper),) if scenario.paper else (),
@@ -166,6 +169,7 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
 
 def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: bool) -> int:
     from headgate.sim import report
+    from headgate.sim.billing_report import spread_of_hosts
     from headgate.sim.simulate import simulate_seeds
 
     scenario = experiment.load()
@@ -179,6 +183,8 @@ def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: 
     worst = [report.worst(of_name) for of_name in together.values()]
     title = f"{scenario.name}: {scenario.title}; {report.count(seeds, 'seed')}"
     show(verbatim(title), "", report.spread_of_satisfaction(results))
+    if scenario.terms is not None:
+        show("", spread_of_hosts(results))
     if scenario.sweep:
         show("", report.spread_of_sweep(results))
     if together:

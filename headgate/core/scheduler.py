@@ -444,6 +444,11 @@ def interrupted(state: State) -> State:
     return dataclasses.replace(state, blind=True, sighted_s=None)
 
 
+def cluster_changed(state: State) -> State:
+    """The state when hosts came or went: what did not help before may help now."""
+    return dataclasses.replace(_forgotten(state), skipped={}, declined={})
+
+
 def withdrawn(state: State, action: Action, at_s: float, settings: Settings, refused: bool = True) -> State:
     """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again at once.
 

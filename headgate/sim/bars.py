@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from headgate.core.hosts import Budget
 from headgate.loads import Steady
 from headgate.sim import health_bars as health
 from headgate.sim.run import Run, run, sized_for
@@ -47,9 +48,10 @@ class Bar:
 
 
 def bars(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
-    """The bars of a built-in scenario; none for one of the user's own, or when `headgate` was not run."""
+    """The bars of a built-in scenario; none for one of the user's own, or when what they compare was not run."""
     rows = _BARS.get(scenario.name)
-    return rows(scenario, runs, variants) if rows is not None and "headgate" in runs else []
+    compared = _COMPARED.get(scenario.name, {"headgate"})
+    return rows(scenario, runs, variants) if rows is not None and compared <= set(runs) else []
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------------------
@@ -428,6 +430,45 @@ MOST_HOSTS = 50
 """Where the search for enough hosts ends."""
 
 
+def _billing(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    btu, threshold, fixed = (runs[name].leased or {} for name in ("btu", "threshold", "fixed"))
+    paid = "paid_btus"
+    return [
+        Bar("paid BTUs, as a share of threshold's (VISP 0.88)", btu[paid] / threshold[paid], "<=", 0.88),
+        Bar("paid BTUs, as a share of fixed's (VISP 0.75)", btu[paid] / fixed[paid], "<=", 0.75),
+        Bar(
+            "rows in near real time, less threshold's share",
+            btu["near-real-time"] - threshold["near-real-time"],
+            ">=",
+            0,
+        ),
+    ]
+
+
+def _billing_intents(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
+    ours, alone = (runs[name].leased or {} for name in ("headgate", "btu"))
+    budget = scenario.terms.budget if scenario.terms is not None else Budget()
+    more = _mean(_satisfaction(runs["headgate"])) - _mean(_satisfaction(runs["btu"]))
+    return [
+        Bar("mean satisfaction, less that of BTU-based alone", more, ">=", 0),
+        Bar("cost, as a share of that of BTU-based alone", ours["cost"] / alone["cost"], "<=", 0.99),
+        Bar(
+            "highest spending per hour",
+            max(ours["most_per_hour"], alone["most_per_hour"]),
+            "<=",
+            budget.most_per_hour or math.inf,
+        ),
+        Bar("most hosts at once", max(ours["most_hosts"], alone["most_hosts"]), "<=", budget.most_hosts or math.inf),
+    ]
+
+
+_COMPARED: Mapping[str, set[str]] = {
+    "billing-intents": {"headgate", "btu"},
+    "billing-stepwise": {"btu", "threshold", "fixed"},
+    "billing-two-level": {"btu", "threshold", "fixed"},
+}
+"""Policies that must have been run for a scenario's bars; `headgate` if nothing is said here."""
+
 _BARS: Mapping[str, Callable[[Scenario, Runs, Variants], list[Bar]]] = {
     "greedy-order": _greedy_order,
     "hybrid": _hybrid,
@@ -450,4 +491,7 @@ _BARS: Mapping[str, Callable[[Scenario, Runs, Variants], list[Bar]]] = {
     "mixed-75": _mixed,
     "noise": _noise,
     "remedies": _remedies,
+    "billing-stepwise": _billing,
+    "billing-two-level": _billing,
+    "billing-intents": _billing_intents,
 }

@@ -70,3 +70,21 @@ LANE_SPREAD: Final = 0.02
 """Standard deviation of the speeds of lanes of the same operator, as a share: no two places are quite alike."""
 SLICE_SPREAD: Final = 0.025
 """Standard deviation of the rows of slices whose keys are spread by a hash, as a share."""
+
+# -- leased hosts (lanes have cores and memory kept for them, as in containers; VISP, section 5)
+LEASED_STEP_S: Final = 1.0
+"""Step of this model."""
+STARTUP_SPREAD: Final = 0.3333
+"""A host takes its usual time to start, give or take this share of it: 30 to 60 s around 45 s."""
+STARTUP_PATIENCE: Final = 4.0
+"""A host that is not ready after this many times its usual time never will be."""
+LANE_START_CACHED_S: Final = 5.0
+"""Time until a lane works on a host that has its image."""
+LANE_START_S: Final = 10.0
+"""Time until it does on a host that has to load the image first."""
+LANES_TO_SPARE: Final = 0.6
+"""Share of their time that lanes are busy when there are enough of them; the time that a row is expected to take is measured so."""
+DURATION_SPREAD: Final = 0.4
+"""Spread (sigma, lognormal) of the time that a row takes: 58 % of the rows are then within the mean, VISP's best figure."""
+DELAYED: Final = 0.1
+"""An operator counts as delayed while rows wait for more than this share of the time they take."""

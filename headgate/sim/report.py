@@ -89,6 +89,7 @@ def run_summary(run: Run) -> Summary:
         ],
         "advice": list(run.advice),
         "alerts": [{"t": at_s, "text": text} for at_s, text in run.alerts],
+        **({"hosts": dict(run.leased)} if run.leased is not None else {}),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headgate.controller import Controller
 from headgate.core.metrics import JobView, View, span_of
@@ -95,6 +96,8 @@ class Run:
     advice: tuple[str, ...] = ()
     alerts: list[tuple[float, str]] = field(default_factory=list)
     """When each was raised, and what it said."""
+    leased: Mapping[str, Any] | None = None
+    """What leased hosts came to; None where hosts are not leased."""
 
     def reconfigurations(self, job: str) -> int:
         """How often the job was reconfigured: for its own sake, or along with others."""
@@ -156,10 +159,10 @@ def _run(result: Run, policy: Policy, journal: Journal | None, watch: Watcher | 
         waits = engine.now_s() < scenario.control_after_s or engine.now_s() <= replayed.until_s
         active = held_back if waits else controller
         view, decision = active.round()
-        _note(result, view, active.policy)
+        note_round(result, view, active.policy)
         _note_diagnosis(result, view.at_s, decision)
         if decision.action is not None and active.outcome is not None and active.outcome.applied:
-            _log(result, view.at_s, decision.action)
+            log_action(result, view.at_s, decision.action)
         if active is held_back:
             _hand_over(held_back, controller, result, view)
         if watch is not None:
@@ -197,12 +200,13 @@ def _hand_over(held_back: Controller, controller: Controller, result: Run, view:
         restored = controller.journal.restore()
         assert restored is not None
         for recorded in restored.unfinished:
-            _log(result, recorded.at_s, recorded.action)
+            log_action(result, recorded.at_s, recorded.action)
         controller.resume(view.at_s)
     controller.windows = held_back.windows
 
 
-def _note(result: Run, view: View, policy: Policy) -> None:
+def note_round(result: Run, view: View, policy: Policy) -> None:
+    """Keep what was measured in a round."""
     total = worth = 0.0
     for name, job in view.jobs.items():
         changes = result.lanes.setdefault(name, [])
@@ -266,7 +270,8 @@ def _note_diagnosis(result: Run, at_s: float, decision: Decision) -> None:
                 result.diagnoses.append(made)
 
 
-def _log(result: Run, at_s: float, action: Action) -> None:
+def log_action(result: Run, at_s: float, action: Action) -> None:
+    """Keep what was done."""
     result.log.append(Logged(at_s, action.job, action.kind.value, action.sentence, tuple(action.changes)))
 
 

@@ -21,18 +21,20 @@ from headgate.core.quantities import about, check_fields, choice, did_you_mean, 
 from headgate.errors import InputError, ScenarioError
 from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.sim.spec import Event, Generated, HostSpec, Jitter, JobSpec, OperatorSpec, Scenario, Variant
+from headgate.sim.terms import check_events, read_terms
 
 Table = Mapping[str, Any]
 
-ENGINES = ("continuous", "epochs", "lanes")
+ENGINES = ("continuous", "epochs", "lanes", "leased")
 POLICIES = ("headgate", "lanes-only", "static", "manual", "threshold")
+LEASED_POLICIES = ("headgate", "btu", "threshold", "fixed")
 TOP_FIELDS = (
     "title", "figure", "engine", "duration", "control_after", "policies", "settings", "paper",
-    "cluster", "topology", "job", "event", "sweep", "user_policies",
+    "cluster", "topology", "job", "event", "sweep", "user_policies", "burst", "host_type", "budget", "provisioning",
 )  # fmt: skip
 OPERATOR_FIELDS = (
     "name", "from", "cost", "wait", "selectivity", "split", "lanes", "max_lanes", "weight", "state_mb", "retain", "row_kb",
-    "slices", "zipf",
+    "slices", "zipf", "transit", "cores", "memory_mb",
 )  # fmt: skip
 JOB_FIELDS = ("name", "count", "first", "tenant", "topology", "operators", "lanes", "intent", "load", "pace", "jitter")
 EVENT_KINDS = (
@@ -83,18 +85,21 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
     topologies = {name: _operators(rows, f'topology "{name}"') for name, rows in tables.items()}
     reader = _JobReader(topologies, path.parent)
     jobs = tuple(reader.jobs(_rows(table, "job")))
-    hosts = tuple(_hosts(_table(table, "cluster")))
+    engine = choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError)
+    terms = read_terms(table, jobs) if engine == "leased" else None
+    hosts = tuple(_hosts(_table(table, "cluster"))) if terms is None else ()
     duration_s = seconds(table.get("duration", "1h"), "duration", error=ScenarioError)
     control_after_s = seconds(table.get("control_after", 0), "control_after", zero=True, error=ScenarioError)
     if not jobs:
         raise ScenarioError("there are no jobs; give at least one [[job]]")
-    engine = choice(table.get("engine", "continuous"), "engine", ENGINES, ScenarioError)
-    events = tuple(_events(_rows(table, "event"), reader, jobs, hosts))
-    _check_lanes(engine, jobs, events)
     if control_after_s >= duration_s:
         raise ScenarioError(
             f"control_after is {show_seconds(control_after_s)}, but the run ends after {show_seconds(duration_s)}"
         )
+    events = tuple(_events(_rows(table, "event"), reader, jobs, None if terms else {host.name for host in hosts}))
+    _check_lanes(engine, jobs, events)
+    if terms is not None:
+        check_events(events, terms)
     return Scenario(
         name=path.stem,
         title=str(table.get("title", path.stem)),
@@ -105,11 +110,13 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         hosts=hosts,
         jobs=jobs,
         events=events,
-        policies=_policies(table.get("policies", ["headgate", "static"])),
+        policies=_policies(table.get("policies", ["headgate", "btu" if terms else "static"]), engine),
         settings=settings_from(_table(table, "settings")),
         paper={str(key): str(value) for key, value in _table(table, "paper").items()},
         user_policies=user_policies_from(_table(table, "user_policies"), ScenarioError),
         directory=str(path.parent.resolve()),
+        burst_s=seconds(table.get("burst", 0), "burst", zero=True, error=ScenarioError),
+        terms=terms,
     )
 
 
@@ -136,10 +143,15 @@ def _library() -> Table:
     return tomllib.loads((resources.files("headgate.sim") / "topologies.toml").read_text(encoding="utf-8"))
 
 
-def _policies(given: Any) -> tuple[str, ...]:
+def policies_of(engine: str) -> tuple[str, ...]:
+    """Who may decide, on an engine."""
+    return LEASED_POLICIES if engine == "leased" else POLICIES
+
+
+def _policies(given: Any, engine: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not given:
-        raise ScenarioError(f"policies is {given!r}; it must be a list of {', '.join(POLICIES)}")
-    return tuple(choice(name, "policy", POLICIES, ScenarioError) for name in given)
+        raise ScenarioError(f"policies is {given!r}; it must be a list of {', '.join(policies_of(engine))}")
+    return tuple(choice(name, "policy", policies_of(engine), ScenarioError) for name in given)
 
 
 def _table(table: Table, key: str) -> Table:
@@ -208,6 +220,9 @@ def _operator(row: Any, previous: Any) -> OperatorSpec:
             row_kb=number(row.get("row_kb", 1), "row_kb", above=0, error=ScenarioError),
             slices=_whole(row.get("slices", 0), "slices", low=0),
             zipf=number(row.get("zipf", 0), "zipf", low=0, error=ScenarioError),
+            transit_s=seconds(row.get("transit", 0), "transit", zero=True, error=ScenarioError),
+            cores=number(row.get("cores", 0), "cores", low=0, error=ScenarioError),
+            memory_mb=number(row.get("memory_mb", 0), "memory_mb", low=0, error=ScenarioError),
         )
 
 
@@ -347,9 +362,9 @@ def _function(path: str) -> Callable[[float], float]:
 
 
 def _events(
-    rows: list[Table], reader: _JobReader, jobs: tuple[JobSpec, ...], hosts: tuple[HostSpec, ...]
+    rows: list[Table], reader: _JobReader, jobs: tuple[JobSpec, ...], hosts: set[str] | None
 ) -> Iterable[Event]:
-    """Events in the order of their times, checked against the jobs that run then."""
+    """Events in the order of their times, checked against the jobs that run then; hosts that are leased are not known yet."""
     running = {job.name for job in jobs}
     timed = []
     for index, row in enumerate(rows, 1):
@@ -360,10 +375,10 @@ def _events(
             timed.append((seconds(row["at"], "at", zero=True, error=ScenarioError), index, row))
     for at_s, index, row in sorted(timed, key=lambda entry: entry[:2]):
         with about(f"event {index}", ScenarioError):
-            yield from _event(at_s, row, reader, running, {host.name for host in hosts})
+            yield from _event(at_s, row, reader, running, hosts)
 
 
-def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts: set[str]) -> Iterable[Event]:
+def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts: set[str] | None) -> Iterable[Event]:
     kind = choice(row.get("kind", "missing"), "kind", EVENT_KINDS, ScenarioError)
     if kind == "add":
         return [Event(at_s, kind, job.name, job=job) for job in _added(row, reader, running)]
@@ -374,7 +389,7 @@ def _event(at_s: float, row: Table, reader: _JobReader, running: set[str], hosts
         return [Event(at_s, kind, target, intent=intent)]
     if kind in ("lanes", "slow-lane", "skew"):
         return [_job_event(at_s, kind, row, _known(row.get("job"), "job", running))]
-    target = _known(row["host"], "host", hosts) if "host" in row else ""
+    target = _known(row["host"], "host", hosts if hosts is not None else {row["host"]}) if "host" in row else ""
     return [Event(at_s, kind, target, _event_value(kind, row))]
 
 

@@ -11,18 +11,20 @@ from dataclasses import dataclass, field
 from multiprocessing import Pool
 from pathlib import Path
 
-from headgate.config import settings_from
+from headgate.config import HostSettings, describe, host_settings_from, settings_from
 from headgate.core.quantities import choice, show_seconds
 from headgate.errors import InputError
 from headgate.explain import CLOCK_KEY
 from headgate.ports import Journal
 from headgate.sim.bars import Bar, bars
+from headgate.sim.billing import run_leased
 from headgate.sim.report import Runs, Summary, Variants, result, without_logs
 from headgate.sim.run import Run, Watcher, run
-from headgate.sim.scenario import POLICIES, load_scenario, with_hours, with_trace
+from headgate.sim.scenario import load_scenario, policies_of, with_hours, with_trace
 from headgate.sim.spec import Scenario, Variant
 
 VIRTUAL_CLOCK = "virtual"
+HOST_SETTINGS = frozenset(row["name"] for row in describe(HostSettings))
 
 # -- what is asked for -----------------------------------------------------------------------------------------------------------
 
@@ -47,7 +49,11 @@ class Experiment:
             scenario = _traced(scenario, Path(self.trace))
         if self.hours is not None:
             scenario = with_hours(scenario, self.hours)
-        policies = tuple(dict.fromkeys(choice(name, "policy", POLICIES) for name in self.policies or scenario.policies))
+        policies = tuple(
+            dict.fromkeys(
+                choice(name, "policy", policies_of(scenario.engine)) for name in self.policies or scenario.policies
+            )
+        )
         return _long_enough(_changed(scenario, self.settings, policies))
 
 
@@ -69,8 +75,13 @@ def _traced(scenario: Scenario, path: Path) -> Scenario:
 
 def _changed(scenario: Scenario, settings: Mapping[str, str], policies: tuple[str, ...]) -> Scenario:
     variants = tuple(dataclasses.replace(v, scenario=_changed(v.scenario, settings, policies)) for v in scenario.sweep)
-    merged = settings_from(settings, scenario.settings)
-    return dataclasses.replace(scenario, settings=merged, policies=policies, sweep=variants)
+    hosts = {name: value for name, value in settings.items() if scenario.terms is not None and name in HOST_SETTINGS}
+    merged = settings_from({k: v for k, v in settings.items() if k not in hosts}, scenario.settings)
+    changed = dataclasses.replace(scenario, settings=merged, policies=policies, sweep=variants)
+    if scenario.terms is None:
+        return changed
+    terms = dataclasses.replace(scenario.terms, settings=host_settings_from(hosts, scenario.terms.settings))
+    return dataclasses.replace(changed, terms=terms)
 
 
 # -- one seed --------------------------------------------------------------------------------------------------------------------
@@ -123,7 +134,12 @@ def simulate(
 def _runs(
     scenario: Scenario, policies: Sequence[str], seed: int, observe_only: bool, watch: Watcher | None
 ) -> dict[str, Run]:
-    return {policy: run(scenario, policy, seed, None, watch, observe_only) for policy in policies}
+    return {policy: runner(scenario)(scenario, policy, seed, None, watch, observe_only) for policy in policies}
+
+
+def runner(scenario: Scenario) -> Callable[..., Run]:
+    """What runs it: hosts that are there, or hosts that are leased."""
+    return run if scenario.terms is None else run_leased
 
 
 # -- with a journal --------------------------------------------------------------------------------------------------------------
@@ -134,9 +150,9 @@ def run_on(
 ) -> Run:
     """One run; with a journal that was begun before, the whole run all the same."""
     if journal is None:
-        return run(scenario, policy, seed, None, watch, observe_only)
+        return runner(scenario)(scenario, policy, seed, None, watch, observe_only)
     _claim(journal, _about(scenario, seed, policy, observe_only))
-    return run(scenario, policy, seed, journal, watch, observe_only)
+    return runner(scenario)(scenario, policy, seed, journal, watch, observe_only)
 
 
 def _about(scenario: Scenario, seed: int, policy: str, observe_only: bool) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
+from headgate.core.provision import Terms
 from headgate.loads import Load
 from headgate.sim import constants
 
@@ -40,6 +41,12 @@ class OperatorSpec:
     """Into how many slices its keys are cut; 0: any lane takes any row."""
     zipf: float = 0.0
     """How uneven the slices are: the n-th largest gets rows in proportion to n to the power of minus this."""
+    transit_s: float = 0.0
+    """Seconds per row on its way to a lane and from it, through a broker; only where hosts are leased."""
+    cores: float = 0.0
+    """Cores that are kept for a lane, where hosts are leased."""
+    memory_mb: float = 0.0
+    """Memory that is kept for a lane there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,10 @@ class Scenario:
     """By name, where each policy of the user's is to be found."""
     directory: str = ""
     """Where import paths are looked for first."""
+    burst_s: float = 0.0
+    """Rows come in bursts this far apart, where hosts are leased; 0: evenly."""
+    terms: Terms | None = None
+    """What can be leased, and what it costs, where hosts are."""
 
 
 @dataclass(frozen=True, slots=True)

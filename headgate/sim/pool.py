@@ -1,0 +1,91 @@
+"""A pool of simulated hosts: they take a while to start, remember images, and now and then never come up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, Ledger, OperatorKey
+from headgate.sim import constants
+
+
+class SimulatedPool:
+    """A `HostPool` in virtual time; a released host is gone as soon as `empty` says that nothing runs on it."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        seed: int,
+        empty: Callable[[str], bool] = lambda host: True,
+        failures: float = 0.0,
+    ) -> None:
+        self._clock = clock
+        self._random = np.random.default_rng([seed, 2])
+        self._empty = empty
+        self._failures = failures
+        """Share of the leases that never come up."""
+        self._hosts: dict[str, Host] = {}
+        self._ready_s: dict[str, float | None] = {}
+        self.ledger = Ledger()
+
+    def lease(self, name: str, kind: HostType) -> None:
+        """The time it takes to start is drawn around the usual one."""
+        if name in self._hosts:
+            return
+        share, fails = self._random.uniform(-1, 1), self._random.uniform() < self._failures
+        startup_s = kind.startup_s * (1 + constants.STARTUP_SPREAD * share)
+        self._ready_s[name] = None if fails else self._clock() + startup_s
+        self._hosts[name] = Host(name, kind, self._clock())
+        self.ledger = self.ledger.leased(name, kind, self._clock())
+
+    def lease_ready(self, name: str, kind: HostType) -> None:
+        """A host that was there before the simulation began."""
+        self.lease(name, kind)
+        self._ready_s[name] = self._clock()
+
+    def release(self, name: str) -> None:
+        """A host that nobody knows is released already."""
+        if name in self._hosts:
+            self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.RELEASING)
+
+    def hosts(self) -> Mapping[str, Host]:
+        """As of now."""
+        for name, host in list(self._hosts.items()):
+            self._hosts[name] = host = self._as_of_now(host)
+            if host.phase is HostPhase.RELEASING and self._empty(name):
+                del self._hosts[name]
+                self.ledger = self.ledger.released(name, self._clock())
+        return dict(self._hosts)
+
+    def _as_of_now(self, host: Host) -> Host:
+        if host.phase is not HostPhase.STARTING:
+            return host
+        ready_s, now_s = self._ready_s[host.name], self._clock()
+        if ready_s is None:
+            gives_up_s = host.leased_s + constants.STARTUP_PATIENCE * host.kind.startup_s
+            failed = dataclasses.replace(host, phase=HostPhase.FAILED, reason="it never came up")
+            return failed if now_s >= gives_up_s else host
+        return dataclasses.replace(host, phase=HostPhase.READY) if ready_s <= now_s + EXACT_S else host
+
+    # -- what the simulated engine tells and asks
+
+    def ready_s(self, name: str) -> float:
+        """When a host will be ready, which nobody knows who only leases it."""
+        found = self._ready_s[name]
+        return float("inf") if found is None else found
+
+    def has_image(self, name: str, operator: OperatorKey) -> bool:
+        """Whether a lane of the operator was on the host before."""
+        return operator in self._hosts[name].images
+
+    def keep_image(self, name: str, operator: OperatorKey) -> None:
+        """It was loaded, and stays."""
+        host = self._hosts[name]
+        self._hosts[name] = dataclasses.replace(host, images=host.images | {operator})
+
+    def kill(self, name: str) -> None:
+        """The host dies, if it is there."""
+        if name in self._hosts:
+            self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.FAILED, reason="it died")

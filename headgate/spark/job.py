@@ -51,6 +51,9 @@ LEAST_ROWS = 10
 """An epoch may always read so many."""
 CATCH_UP = 1.2
 """And so many times what arrived since the epoch before: an epoch that is slow for other reasons must not fall behind."""
+LONGER = 2.0
+"""But never so many that, at the speed of the epoch before, it would take more than this many times the longest time: with too few
+lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
 
 
 class Stopped(Exception):
@@ -242,13 +245,14 @@ class RunningJob:
             levers.write(self._place_of(name), Levers(lanes, most))
 
     def _limit_rows(self, sent: Mapping[str, int], took_s: float) -> None:
-        """As many rows as would have been worked off in the longest time that an epoch may take; but never fewer than arrive."""
+        """As many rows as would have been worked off in the longest time that an epoch may take; or as arrive, within limits."""
         factor = self._settings.longest_epoch_s / max(0.01, took_s)
         for name in self.graph.sources:
             arrived = self._arrived(name)
             if sent[name] and arrived is not None:
                 since = arrived - self._arrived_before.get(name, 0.0)
-                self._rows[name] = math.ceil(max(LEAST_ROWS, sent[name] * factor, CATCH_UP * since))
+                wanted = min(max(sent[name] * factor, CATCH_UP * since), sent[name] * factor * LONGER)
+                self._rows[name] = math.ceil(max(LEAST_ROWS, wanted))
                 self._arrived_before[name] = arrived
         self._pull_levers()
 

@@ -206,7 +206,7 @@ class ManyByName:
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Names and things, in no particular order, but always the same."""
         for number in range(self._about()[1]):
-            yield from list(self._part.load(b"%d" % number, list))
+            yield from [(name, thing) for name, thing in self._part.load(b"%d" % number, list)]
 
     def _split(self) -> None:
         """Four times as many buckets: rare, and the larger the rarer."""

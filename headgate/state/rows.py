@@ -128,7 +128,7 @@ class RowStore:
             return False
         self.drop(slice_)
         beside = self._path(slice_).with_suffix(".new")
-        with _told(slice_), _opened(source, self._map_bytes) as other, beside.open("wb") as writing:
+        with _told(slice_), _borrowed(source, self._map_bytes) as other, beside.open("wb") as writing:
             other.copyfd(writing.fileno(), compact=True)
         passing("copy: half")
         os.replace(beside, self._path(slice_))
@@ -177,23 +177,37 @@ class RowStore:
     def _forget(self, slice_: int) -> None:
         known = self._open.pop(slice_, None)
         if known is not None:
-            known[1].close()
+            _close(self._path(slice_))
+
+
+_open: dict[str, Any] = {}
+"""Every environment of this process: LMDB forbids opening one twice."""
 
 
 def _environment(path: Path, map_bytes: int) -> Any:
     """Nothing is forced to disk: deltas are, and a copy from before a restart of the machine is not trusted."""
-    return lmdb.open(
+    found = _open[str(path)] = lmdb.open(
         str(path), subdir=False, map_size=map_bytes, sync=False, metasync=False, readahead=False, max_spare_txns=1
     )
+    return found
+
+
+def _close(path: Path) -> None:
+    environment = _open.pop(str(path), None)
+    if environment is not None:
+        environment.close()
 
 
 @contextmanager
-def _opened(path: Path, map_bytes: int) -> Iterator[Any]:
-    environment = _environment(path, map_bytes)
+def _borrowed(path: Path, map_bytes: int) -> Iterator[Any]:
+    """Another store's environment, whether that is open in this process or not."""
+    if str(path) in _open:
+        yield _open[str(path)]
+        return
     try:
-        yield environment
+        yield _environment(path, map_bytes)
     finally:
-        environment.close()
+        _close(path)
 
 
 @contextmanager

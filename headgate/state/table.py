@@ -22,7 +22,7 @@ from headgate.state.arena import Arena
 from headgate.state.delta import Delta, Keys, array_words, presence, words_array
 from headgate.state.faults import passing
 from headgate.state.hashing import Words, mixed
-from headgate.state.schema import LIVE, WORD, StateSchema
+from headgate.state.schema import WORD, StateSchema
 from headgate.state.store import Header, boot_id
 
 Rows = npt.NDArray[np.int64]
@@ -378,7 +378,7 @@ class TableStore:
 
     def _insert(self, slice_: int, keys: Words, values: Words) -> None:
         places = self._places(np.array([slice_], np.int32))
-        rows = self._claimed(keys | LIVE, mixed(keys), np.zeros(len(keys), np.int64), places)
+        rows = self._claimed(keys, mixed(keys), np.zeros(len(keys), np.int64), places)
         self._table[rows, : self._key_words] = keys
         self._table[rows, self._key_words :] = values
 

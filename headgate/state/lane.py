@@ -29,7 +29,7 @@ from headgate.state.aggregate import SLICE, Aggregate
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
 from headgate.state.delta import Delta, array_words, presence, words_array
 from headgate.state.events import EventRun
-from headgate.state.groups import Grouped, decoded_keys, grouped, one_batch, positions_in
+from headgate.state.groups import Grouped, grouped, one_batch, positions_in
 from headgate.state.hashing import slices_of
 from headgate.state.location import Location
 from headgate.state.opening import Opened, Opener
@@ -193,14 +193,19 @@ class _Lane:
             if not batch.num_rows:
                 return Changed(state)
             merged = processor.merged(state, present, processor.reduced(processor.lift(batch), groups))
-            keys = decoded_keys(self.schema, groups.keys.keys)
-            columns = [*keys.columns, *processor.output(merged)]
+            columns = [*self._keys(batch, groups).columns, *processor.output(merged)]
             return Changed(merged, pa.RecordBatch.from_arrays(columns, schema=self.operator.output_schema))
         assert isinstance(processor, Batches)
         if not batch.num_rows:
             return Changed(state)
-        keys = decoded_keys(self.schema, groups.keys.keys)
-        return processor.on_batch(KeyedRows(batch.take(pa.array(groups.order)), groups.starts, keys, state, present))
+        rows = batch.take(pa.array(groups.order))
+        return processor.on_batch(KeyedRows(rows, groups.starts, self._keys(batch, groups), state, present))
+
+    def _keys(self, batch: pa.RecordBatch, groups: Grouped) -> pa.RecordBatch:
+        """One row per key, from its first row: cheaper than decoding the key."""
+        first = pa.array(groups.order[groups.starts])
+        columns = [column.take(first) for column in self.schema.key_columns(batch)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.key_schema)
 
     def _words(self, values: pa.Array) -> npt.NDArray[np.uint64]:
         """Values as words; zeros where there are none."""
@@ -208,7 +213,7 @@ class _Lane:
             words = array_words(values)
             return words if not values.null_count else np.where(presence(values)[:, None], words, np.uint64(0))
         nothing = bytes(WORD * len(self.schema.fields))
-        flat = b"".join(nothing if value is None else value for value in values.to_pylist())
+        flat = b"".join(values.fill_null(nothing).to_pylist())
         return np.frombuffer(flat, np.uint64).reshape(-1, len(self.schema.fields))
 
     def _values(self, changed: Changed) -> pa.Array:

@@ -11,6 +11,7 @@ from typing import Any
 
 import lmdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from headgate.config import StateSettings
@@ -20,10 +21,10 @@ from headgate.state.faults import passing
 from headgate.state.schema import StateSchema
 from headgate.state.store import Header, boot_id
 
-_HEADER = b"\0"
-_FIRST_KEY = b"\1"
-_PLAIN, _CUT = b"\1", b"\2"
-"""First byte of a stored key: as it is, or cut short because LMDB takes 511 bytes at most; then the value begins with the rest."""
+_HEADER = b"\xfe\xfe\xfe\xfe"
+_CUT = b"\xfe\xfe\xfe\xfd"
+"""Stored keys that begin so are cut short, because LMDB takes 511 bytes at most; their values begin with the whole key. No key of the
+codec, and no row of the library, begins like either."""
 _LONGEST = 500
 _LENGTH_BYTES = 4
 _SCAN_ROWS = 1 << 14
@@ -54,46 +55,44 @@ class RowStore:
 
     def read(self, keys: Keys) -> pa.Array:
         values: list[bytes | None] = []
-        stored = [_stored(key) for key in keys.keys.to_pylist()]
+        plain = keys.keys.to_pylist()
+        stored = plain if _all_short(keys.keys) else [_stored(key) for key in plain]
         for slice_, low, high in keys.parts():
             if low < high:
                 values += self._values(slice_, stored[low:high])
+        if stored is not plain:
+            values = [_without(value, key) for value, key in zip(values, plain, strict=True)]
         return pa.array(values, self._value_type)
 
-    def _values(self, slice_: int, stored: list[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def _values(self, slice_: int, stored: list[bytes]) -> list[bytes | None]:
         with _told(slice_), self._required(slice_).begin() as transaction:
-            found = dict(transaction.cursor().getmulti([key for key, _ in stored]))
-        values = ((found.get(key), rest) for key, rest in stored)
-        return [value if value is None or not rest else _without(value) for value, rest in values]
+            found = dict(transaction.cursor().getmulti(stored))
+        return list(map(found.get, stored))
 
     def get(self, slice_: int, key: bytes) -> bytes | None:
         """The value of one key."""
-        stored, rest = _stored(key)
         with self._required(slice_).begin() as transaction:
-            value: bytes | None = transaction.get(stored)
-        return value if value is None or not rest else _without(value)
+            return _without(transaction.get(_stored(key)), key)
 
     def apply(self, delta: Delta, headers: Mapping[int, Header], undo: bool = False) -> None:
         passing("apply: begun")
-        keys, values = delta.keys.keys.to_pylist(), (delta.old if undo else delta.new).to_pylist()
+        wanted = delta.old if undo else delta.new
+        keys, values = delta.keys.keys.to_pylist(), wanted.to_pylist()
+        plain = wanted.null_count == 0 and _all_short(delta.keys.keys)
         for index, (slice_, low, high) in enumerate(delta.keys.parts()):
             if index == len(delta.keys.slices) // 2:
                 passing("apply: half")
-            self._write(slice_, zip(keys[low:high], values[low:high], strict=True), headers[slice_])
+            self._write(slice_, list(zip(keys[low:high], values[low:high], strict=True)), headers[slice_], plain)
         passing("apply: done")
 
-    def _write(self, slice_: int, rows: Iterable[tuple[bytes, bytes | None]], header: Header) -> None:
-        put, gone = [], []
-        for key, value in rows:
-            stored, rest = _stored(key)
-            if value is None:
-                gone.append(stored)
-            else:
-                put.append((stored, _with(rest, value) if rest else value))
+    def _write(self, slice_: int, rows: list[tuple[bytes, bytes | None]], header: Header, plain: bool = False) -> None:
+        """`plain`: nothing is deleted, and no key is too long, so that rows can be stored as they are."""
+        put = rows if plain else [(_stored(key), _with(key, value)) for key, value in rows if value is not None]
         with _told(slice_), self._required(slice_).begin(write=True) as transaction:
             transaction.cursor().putmulti(put)
-            for stored in gone:
-                transaction.delete(stored)
+            for key, value in () if plain else rows:
+                if value is None:
+                    transaction.delete(_stored(key))
             transaction.put(_HEADER, header.encoded())
 
     def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
@@ -101,21 +100,16 @@ class RowStore:
         for keys, values in rows:
             pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
             with _told(slice_), self._required(slice_).begin(write=True) as transaction:
-                stored = ((*_stored(key), value) for key, value in pairs)
-                transaction.cursor().putmulti(
-                    [(key, _with(rest, value) if rest else value) for key, rest, value in stored]
-                )
+                transaction.cursor().putmulti([(_stored(key), _with(key, value)) for key, value in pairs])
         passing("rebuild: base loaded")
-        self._write(slice_, (), header)
+        self._write(slice_, [], header)
 
     def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
         environment = self._environment(slice_)
         if environment is None:
             return
         with _told(slice_), environment.begin() as transaction, transaction.cursor() as cursor:
-            if not cursor.set_range(_FIRST_KEY):
-                return
-            pairs = cursor.iternext()
+            pairs = (pair for pair in cursor.iternext() if pair[0] != _HEADER)
             while found := [_restored(*pair) for pair in islice(pairs, _SCAN_ROWS)]:
                 yield (
                     pa.array([key for key, _ in found], self._key_type),
@@ -226,23 +220,25 @@ def _told(slice_: int) -> Iterator[None]:
 # -- keys that LMDB finds too long -----------------------------------------------------------------------------------
 
 
-def _stored(key: bytes) -> tuple[bytes, bytes]:
-    """The key as it is stored, and the whole key if that is not all of it."""
-    if len(key) <= _LONGEST:
-        return _PLAIN + key, b""
-    return _CUT + key[: _LONGEST - 16] + xxhash.xxh3_128_digest(key), key
+def _all_short(keys: pa.Array) -> bool:
+    longest = pc.max(pc.binary_length(keys)).as_py()
+    return longest is None or longest <= _LONGEST
+
+
+def _stored(key: bytes) -> bytes:
+    return key if len(key) <= _LONGEST else _CUT + key[: _LONGEST - 20] + xxhash.xxh3_128_digest(key)
 
 
 def _with(key: bytes, value: bytes) -> bytes:
-    return len(key).to_bytes(_LENGTH_BYTES, "little") + key + value
+    return value if len(key) <= _LONGEST else len(key).to_bytes(_LENGTH_BYTES, "little") + key + value
 
 
-def _without(value: bytes) -> bytes:
-    return value[_LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "little") :]
+def _without(value: bytes | None, key: bytes) -> bytes | None:
+    return value if value is None or len(key) <= _LONGEST else value[_LENGTH_BYTES + len(key) :]
 
 
 def _restored(key: bytes, value: bytes) -> tuple[bytes, bytes]:
-    if key[:1] == _PLAIN:
-        return key[1:], value
+    if not key.startswith(_CUT):
+        return key, value
     length = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "little")
     return value[_LENGTH_BYTES:length], value[length:]

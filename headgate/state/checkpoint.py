@@ -145,7 +145,7 @@ class Checkpoint:
         return Delta(
             epoch,
             Keys(np.array(slices, np.int32), places, _joined(keys, self.schema.key_type)),
-            pa.nulls(len(new), self.schema.value_type),
+            pa.nulls(len(new)),  # takes no room
             new,
             full=True,
         )

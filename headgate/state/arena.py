@@ -16,7 +16,7 @@ import numpy as np
 from headgate.errors import StateError
 from headgate.state.hashing import Words
 
-ADDRESSES = 1 << 40
+ADDRESSES = 1 << 38
 """Bytes of address space, not memory, that a store reserves."""
 
 _libc = ctypes.CDLL(None, use_errno=True)

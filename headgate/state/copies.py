@@ -43,8 +43,12 @@ class Copies:
         """
         wanted = tuple(slices)
         with self._held(wanted):
+            ahead = [
+                slice_ for slice_, version in self.versions(wanted).items() if version is not None and version > epoch
+            ]
             opener = Opener(self._store(), self._durable(), self.life, [Path(folder) for folder in copies])
-            return opener.at(wanted, epoch + 1).origins
+            opened = opener.at([slice_ for slice_ in wanted if slice_ not in ahead], epoch + 1)
+            return opened.origins | dict.fromkeys(ahead, Origin.LOCAL)
 
     def redo(self, slices: Iterable[int], epoch: int, name: str, batches: Iterable[pa.RecordBatch]) -> list[int]:
         """Apply an epoch's redo batches as they came through Spark; returns the slices that could not, because they lack epochs.

@@ -61,6 +61,7 @@ class Opener:
     """Folders of other hosts that can be read from here."""
     committed: dict[int, tuple[DeltaFile, ...]] = field(default_factory=dict)
     """Records of epochs that are known already."""
+    _counts: dict[tuple[int, str], bool] = field(default_factory=dict)
 
     def at(self, slices: Iterable[int], epoch: int) -> Opened:
         """The slices as they were before `epoch`, which is about to run or to be run again."""
@@ -100,8 +101,11 @@ class Opener:
         """Whether the delta that made this version is the one that counts: a lane that was lost may have left another."""
         if not header.delta or header.version < self.life.first_epoch:
             return True
-        files = self._files(header.version)
-        return files is None or any(file.name == header.delta for file in files)
+        made = header.version, header.delta
+        if made not in self._counts:  # of all slices of a lane it is usually the same one
+            files = self._files(header.version)
+            self._counts[made] = files is None or any(file.name == header.delta for file in files)
+        return self._counts[made]
 
     def _mended(self, slice_: int, header: Header) -> Header | None:
         """A copy that was left half-way: finish its delta if it counts, else take it back."""

@@ -183,6 +183,7 @@ def _environment(path: Path, map_bytes: int) -> Any:
     found = _open[str(path)] = lmdb.open(
         str(path), subdir=False, map_size=map_bytes, sync=False, metasync=False, readahead=False, max_spare_txns=1
     )
+    found.reader_check()  # a process that was killed while it read would keep old pages for ever
     return found
 
 

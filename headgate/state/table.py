@@ -103,10 +103,13 @@ class TableStore:
         if self._found is None or self._found[0] is not delta.keys:
             self._found = delta.keys, self._rows_of(delta.keys)
         rows, places = self._found[1], self._places(delta.keys.slices)
-        controls = self._begin(delta.keys.slices.tolist(), headers, places)
+        slices, controls = delta.keys.slices.tolist(), places.heads + _CONTROL
+        # While it is half-way, a slice must name the delta that is being applied, in either direction.
+        after = self._noted_beside(slices, headers, places) if not undo else self._arena.words[controls]
+        self._arena.words[controls] = after | _ONE
         passing("apply: begun")
         self._set(rows, delta.keys.keys, values)
-        self._arena.words[places.heads + _CONTROL] = controls
+        self._arena.words[controls] = self._noted_beside(slices, headers, places) if undo else after
         passing("apply: done")
 
     def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
@@ -250,8 +253,8 @@ class TableStore:
             whole=not control & 1,
         )
 
-    def _begin(self, slices: list[int], headers: Mapping[int, Header], places: _Places) -> Words:
-        """Note what is about to be applied; returns the control words that say it is done."""
+    def _noted_beside(self, slices: list[int], headers: Mapping[int, Header], places: _Places) -> Words:
+        """Write headers beside those that are valid; returns the control words that make them so."""
         before = self._arena.words[places.heads + _CONTROL]
         written: dict[int, bytes] = {}
         after = np.empty(len(slices), np.uint64)
@@ -264,7 +267,6 @@ class TableStore:
             self._arena.write(head * WORD + _NOTE_AT[side], note)
             after[index] = (header.version + 1) << 2 | side << 1
             self._noted[slice_] = int(after[index]), header
-        self._arena.words[places.heads + _CONTROL] = after | _ONE
         return after
 
     def _write_note(self, mapped: _Mapped, header: Header) -> None:

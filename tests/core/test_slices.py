@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
+from headgate.core.routing import routed, slice_of
 from headgate.core.slices import (
     Act,
     Action,
@@ -25,8 +26,6 @@ from headgate.core.slices import (
     free,
     pending,
     recovery,
-    routed,
-    slice_of,
     spread,
     step,
 )

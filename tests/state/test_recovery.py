@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
+from headgate.core.routing import routed
 from headgate.core.slices import (
     Done,
     HostJoined,
@@ -21,17 +22,18 @@ from headgate.core.slices import (
     Phase,
     Placement,
     pending,
-    routed,
     step,
 )
 from headgate.errors import StateDamagedError, StateError, StateLostError
 from headgate.state.copies import Copies
+from headgate.state.faults import watched
 from headgate.state.location import Location
+from headgate.state.opening import Origin
 from headgate.state.store import SliceLocks
 from headgate.state.stores import close_stores
 from headgate.state.upkeep import Background, Upkeep
 from tests.state.builders import SETTINGS, Driver, counting, rows
-from tests.state.test_crashes import KEYS, expected, pairs_of, state
+from tests.state.test_crashes import KEYS, Crash, Killer, expected, pairs_of, state
 
 KINDS = pytest.mark.parametrize("kind", KEYS)
 
@@ -293,6 +295,30 @@ def test_a_slice_that_another_process_holds_is_waited_for_then_refused(place):
         os.waitpid(child, 0)
     run_epoch(driver)
     assert state(place) == expected(5)
+
+
+@KINDS
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize("point", ["undo: begun", "apply: begun", "apply: half", "apply: done"])
+def test_a_crash_while_an_epoch_is_undone_leaves_exact_counts(place, kind, point, nth):
+    driver = started(place, kind)
+    driver.run(rows([(str(user) if kind == "texts" else user, 9) for user in range(30)], KEYS[kind]))
+    batch, killer = rows(pairs_of(driver.epoch, kind), KEYS[kind]), Killer(point, nth)
+    with watched(killer), pytest.raises(Crash):
+        driver.run(batch)
+    close_stores()
+    run_epoch(driver, kind)
+    assert state(place) == expected(5, kind)
+    run_epoch(driver, kind)
+    assert state(place) == expected(6, kind)
+
+
+def test_following_an_epoch_that_is_past_changes_nothing(place):
+    driver = started(place)
+    backup = copies(driver, "host-1")
+    backup.follow(range(4), 3)
+    assert set(backup.follow(range(4), 1).values()) == {Origin.LOCAL}
+    assert backup.versions(range(4)) == dict.fromkeys(range(4), 3)
 
 
 # -- upkeep --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections import Counter
 from typing import Any
@@ -242,6 +243,14 @@ def test_one_key_is_found_by_text_from_a_command_line(tmp_path):
     assert [entry.state[":count"] for entry in read_state(tmp_path / "checkpoint", ["7"])] == [1]
     with pytest.raises(StateError, match="no keyed state"):
         read_state(tmp_path / "nowhere")
+
+
+def test_operators_and_tasks_travel_to_other_processes(tmp_path):
+    driver = Driver(tmp_path)
+    operator, task = pickle.loads(pickle.dumps((driver.operator, driver.task(0))))
+    assert operator.schema.fingerprint == driver.operator.schema.fingerprint
+    [output] = run_lane(operator, task, [rows([(1, 2)])])
+    assert output.to_pylist() == [{"user": 1, "visits": 1, "total": 2}]
 
 
 def test_a_location_may_be_any_arrow_filesystem(tmp_path):

@@ -65,10 +65,10 @@ class Opener:
 
     def at(self, slices: Iterable[int], epoch: int) -> Opened:
         """The slices as they were before `epoch`, which is about to run or to be run again."""
-        opened = Opened()
+        opened, slices = Opened(), tuple(slices)
         behind: dict[int, list[int]] = defaultdict(list)
-        for slice_ in slices:
-            header, origin = self._local(slice_, epoch)
+        for slice_, found in self.store.headers(slices).items():
+            header, origin = self._local(slice_, found, epoch)
             if header is None:
                 continue
             opened.headers[slice_], opened.origins[slice_] = header, origin
@@ -82,8 +82,7 @@ class Opener:
 
     # -- the copy on this host -----------------------------------------------------------------------------------------
 
-    def _local(self, slice_: int, epoch: int) -> tuple[Header | None, Origin]:
-        header = self.store.header(slice_)
+    def _local(self, slice_: int, header: Header | None, epoch: int) -> tuple[Header | None, Origin]:
         if header is None:
             return None, Origin.LOCAL
         if header.version > epoch:
@@ -188,7 +187,7 @@ class Opener:
         header = self.store.header(slice_)
         if header is None or header.version > epoch:
             return None
-        header, _ = self._local(slice_, epoch)
+        header, _ = self._local(slice_, header, epoch)
         if header is None:
             return None
         opened = Opened({slice_: header}, {slice_: Origin.COPIED})

@@ -53,6 +53,9 @@ class RowStore:
             return None
         return header
 
+    def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
+        return {slice_: self.header(slice_) for slice_ in slices}
+
     def read(self, keys: Keys) -> pa.Array:
         values: list[bytes | None] = []
         plain = keys.keys.to_pylist()

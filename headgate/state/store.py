@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -65,6 +66,9 @@ class SliceStore(Protocol):
     def header(self, slice_: int) -> Header | None:
         """None if there is no copy, or none that can be trusted."""
 
+    def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
+        """The same of many."""
+
     def read(self, keys: Keys) -> pa.Array:
         """The state of each key, null where there is none; keys are distinct, and every slice has a copy."""
 
@@ -110,19 +114,22 @@ class SliceLocks:
     def take(self, slices: Iterable[int], wait_s: float) -> None:
         """Hold these slices; in order, so that two processes never wait for each other."""
         deadline_s = time.monotonic() + wait_s
-        for slice_ in sorted(set(slices) - self._held):
-            while not self._taken(slice_):
+        for first, count in _runs(sorted(set(slices) - self._held)):
+            while not self._taken(first, count):
                 if time.monotonic() >= deadline_s:
                     self.release()
+                    named = (
+                        f"slice {first} is" if count == 1 else f"one of the slices {first} to {first + count - 1} is"
+                    )
                     raise StateBusyError(
-                        f"slice {slice_} is still held by another process after {wait_s:g} s; the lane will be tried again"
+                        f"{named} still held by another process after {wait_s:g} s; the lane will be tried again"
                     )
                 time.sleep(0.01)
-            self._held.add(slice_)
+            self._held.update(range(first, first + count))
 
-    def _taken(self, slice_: int) -> bool:
+    def _taken(self, first: int, count: int) -> bool:
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slice_)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, first)
             return True
         except OSError:
             return False
@@ -136,3 +143,10 @@ class SliceLocks:
     def close(self) -> None:
         self.release()
         os.close(self._file)
+
+
+def _runs(slices: list[int]) -> Iterator[tuple[int, int]]:
+    """Slices that follow each other, as first and count: one lock for all of them."""
+    for _, run in groupby(enumerate(slices), key=lambda pair: pair[1] - pair[0]):
+        found = [slice_ for _, slice_ in run]
+        yield found[0], len(found)

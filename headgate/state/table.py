@@ -79,11 +79,22 @@ class TableStore:
     # -- the port ------------------------------------------------------------------------------------------------------
 
     def header(self, slice_: int) -> Header | None:
+        return self.headers((slice_,))[slice_]
+
+    def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
         self._found = None
-        mapped = self._current(slice_)
-        if mapped is None:
-            return None
-        control = int(self._arena.words[mapped.at // WORD + _CONTROL])
+        with os.scandir(self._folder) as entries:
+            inodes = {entry.name: entry.inode() for entry in entries}
+        wanted = tuple(slices)
+        tables = [self._current(slice_, inodes.get(_name(slice_))) for slice_ in wanted]
+        heads = [table.at // WORD + _CONTROL for table in tables if table is not None]
+        controls = iter(self._arena.words[heads].tolist())
+        return {
+            slice_: None if table is None else self._header(slice_, table, next(controls))
+            for slice_, table in zip(wanted, tables, strict=True)
+        }
+
+    def _header(self, slice_: int, mapped: _Mapped, control: int) -> Header | None:
         known = self._noted.get(slice_)
         if known is not None and known[0] == control:
             return known[1]
@@ -124,7 +135,7 @@ class TableStore:
         os.replace(self._path(slice_) + ".new", self._path(slice_))
 
     def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
-        mapped = self._current(slice_)
+        mapped = self._looked_at(slice_)
         if mapped is None:
             return
         for low in range(0, 1 << mapped.bits, _SCAN_ROWS):
@@ -152,7 +163,7 @@ class TableStore:
         Path(self._path(slice_)).unlink(missing_ok=True)
 
     def size_bytes(self, slice_: int) -> int:
-        mapped = self._current(slice_)
+        mapped = self._looked_at(slice_)
         return 0 if mapped is None else mapped.length
 
     def close(self) -> None:
@@ -255,18 +266,16 @@ class TableStore:
 
     def _noted_beside(self, slices: list[int], headers: Mapping[int, Header], places: _Places) -> Words:
         """Write headers beside those that are valid; returns the control words that make them so."""
-        before = self._arena.words[places.heads + _CONTROL]
-        written: dict[int, bytes] = {}
-        after = np.empty(len(slices), np.uint64)
-        for index, (slice_, control, head) in enumerate(
-            zip(slices, before.tolist(), places.heads.tolist(), strict=True)
-        ):
-            header = headers[slice_]
-            note = written.get(id(header)) or written.setdefault(id(header), _packed(header))
-            side = 1 - (control >> 1 & 1)
-            self._arena.write(head * WORD + _NOTE_AT[side], note)
-            after[index] = (header.version + 1) << 2 | side << 1
-            self._noted[slice_] = int(after[index]), header
+        sides = ~(self._arena.words[places.heads + _CONTROL] >> _ONE) & _ONE
+        found = [headers[slice_] for slice_ in slices]
+        versions = np.array([header.version + 1 for header in found], np.uint64)
+        after = versions << np.uint64(2) | sides << _ONE
+        starts = places.heads + np.where(sides == 1, *(at // WORD for at in reversed(_NOTE_AT)))
+        for header in {id(header): header for header in found}.values():  # mostly one for all slices
+            mine = starts[[other is header for other in found]]
+            note = np.frombuffer(_packed(header), np.uint64)
+            self._arena.words[mine[:, None] + np.arange(len(note))] = note
+        self._noted.update(zip(slices, zip(after.tolist(), found, strict=True), strict=True))
         return after
 
     def _write_note(self, mapped: _Mapped, header: Header) -> None:
@@ -276,20 +285,19 @@ class TableStore:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _path(self, slice_: int) -> str:
-        return f"{self._folder}/slice-{slice_:05d}.table"
+        return f"{self._folder}/{_name(slice_)}"
 
-    def _current(self, slice_: int) -> _Mapped | None:
-        """The table as it is on disk now: another process may have replaced the file."""
+    def _current(self, slice_: int, inode: int | None) -> _Mapped | None:
+        """The table of the file that is there now: another process may have replaced it."""
         known = self._mapped.get(slice_)
-        try:
-            inode = os.stat(self._path(slice_)).st_ino
-        except FileNotFoundError:
-            self._forget(slice_)
-            return None
         if known is not None and known.inode == inode:
             return known
         self._forget(slice_)
-        return self._opened(slice_)
+        return None if inode is None else self._opened(slice_)
+
+    def _looked_at(self, slice_: int) -> _Mapped | None:
+        path = Path(self._path(slice_))
+        return self._current(slice_, path.stat().st_ino if path.exists() else None)
 
     def _opened(self, slice_: int) -> _Mapped | None:
         descriptor = os.open(self._path(slice_), os.O_RDWR)
@@ -385,14 +393,19 @@ class TableStore:
         self._table[rows, self._key_words :] = values
 
 
+def _name(slice_: int) -> str:
+    return f"slice-{slice_:05d}.table"
+
+
 def _bits_for(count: int) -> int:
     return max(_SMALLEST_BITS, math.ceil(math.log2(max(1, count) / _ROOMY)))
 
 
 def _packed(header: Header) -> bytes:
     data = header.encoded()
-    if len(data) > _NOTE_BYTES - 2:
+    if len(data) > _NOTE_BYTES - WORD:
         raise StateError(
             f"the progress of an epoch takes {len(data)} bytes, more than the {_NOTE_BYTES} a slice notes; name fewer inputs"
         )
-    return len(data).to_bytes(2, "little") + data
+    note = len(data).to_bytes(2, "little") + data
+    return note.ljust(-(-len(note) // WORD) * WORD, b"\0")

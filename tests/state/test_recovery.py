@@ -288,7 +288,7 @@ def test_a_slice_that_another_process_holds_is_waited_for_then_refused(place):
         os.read(os.pipe()[0], 1)
     os.read(reader, 1)
     try:
-        with pytest.raises(StateError, match="slice 2 is still held"):
+        with pytest.raises(StateError, match="one of the slices 0 to 3 is still held"):
             run_epoch(driver)
     finally:
         os.kill(child, 9)

@@ -330,6 +330,35 @@ class HostSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """How keyed state is kept."""
+
+    slices_per_core: int = setting(
+        4, "slices", "Slices of a keyed operator per core that it may ever use, unless it says how many.", 1, 256
+    )
+    backups: int = setting(1, "copies", "Copies of each slice on other hosts.", 0, 16)
+    hot_share: float = setting(
+        0.1, "share", "Slices are moved between lanes only if the busiest lane gets this much less to do.", 0, 1
+    )
+    chunk_items: int = setting(
+        64, "items", "Items of a list or window that are stored, and rewritten, together.", 1, 65536
+    )
+    largest_slice_mb: int = setting(
+        16_384, "MB", "Largest size of one slice with values of varying length (addresses, not memory).", 1
+    )
+    lock_wait_s: float = setting(
+        10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
+    )
+    merge_ratio: float = setting(
+        1.0, "times", "Deltas of a slice are merged into a new snapshot once they are this many times its size.", 0.01
+    )
+    merge_epochs: int = setting(100, "epochs", "Deltas of a slice are merged at the latest after this many epochs.", 1)
+    kept_snapshots: int = setting(
+        2, "snapshots", "Snapshots of each slice that are kept, with the deltas since.", 1, 64
+    )
+
+
 FAST: Mapping[str, float] = {
     "round_s": 2.0,
     "window_s": 12.0,
@@ -454,7 +483,12 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-KINDS: Mapping[str, type] = {"The control loop": Settings, "Jobs on Spark": SparkSettings, "Hosts": HostSettings}
+KINDS: Mapping[str, type] = {
+    "The control loop": Settings,
+    "Jobs on Spark": SparkSettings,
+    "Keyed state": StateSettings,
+    "Hosts": HostSettings,
+}
 
 
 def _table(kind: type) -> str:

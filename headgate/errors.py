@@ -12,6 +12,11 @@ HeadgateError
 │   ├── DuplicateJobError another job has this name
 │   └── NoServiceError    no service runs where a command looked for one
 ├── JournalError      the journal cannot be read or written
+├── StateError        keyed state cannot be read or written
+│   ├── StateSchemaError  an operator's state was written with another schema
+│   ├── StateDamagedError a file of state is not what was written
+│   ├── StateLostError    no copy of a slice is left that could be rebuilt
+│   └── StateBusyError    another process holds a slice, or has gone on with it
 └── EngineError       an engine could not do what it was asked
 """
 
@@ -70,6 +75,28 @@ class JournalError(HeadgateError):
     """The journal cannot be read or written."""
 
     exit_code = 2
+
+
+class StateError(HeadgateError):
+    """Keyed state cannot be read or written."""
+
+
+class StateSchemaError(StateError):
+    """An operator's state was written with another schema."""
+
+    exit_code = 2
+
+
+class StateDamagedError(StateError):
+    """A file of state is not what was written."""
+
+
+class StateLostError(StateError):
+    """No copy of a slice is left that could be rebuilt."""
+
+
+class StateBusyError(StateError):
+    """Another process holds a slice, or has gone on with it."""
 
 
 class EngineError(HeadgateError):

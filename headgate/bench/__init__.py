@@ -15,7 +15,7 @@ from headgate.errors import InputError
 if TYPE_CHECKING:
     from headgate.sim.bars import Bar
 
-NAMES = ("simulator", "controller", "sizing", "tenants", "overhead", "reconfigure", "fidelity")
+NAMES = ("simulator", "controller", "sizing", "tenants", "overhead", "reconfigure", "fidelity", "slices", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ def settings(markdown: bool) -> None:
     if markdown:
         click.echo(config.reference(), nl=False)
         return
-    described = [*config.describe(), *config.describe(config.SparkSettings)]
+    kinds = (config.SparkSettings, config.StateSettings)
+    described = [*config.describe(), *(row for kind in kinds for row in config.describe(kind))]
     rows = [(row["name"], str(row["default"]), row["unit"], row["text"]) for row in described]
     show(plain_table(("setting", "default", "unit", "meaning"), rows))
 

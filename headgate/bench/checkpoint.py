@@ -1,0 +1,95 @@
+"""The slowest epoch with delta checkpoints against full synchronous ones, over growing state (ChronoStream, fig. 18).
+
+To be kind to the classic way, its epochs in between write nothing at all, while with deltas every single epoch is durable.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.bench import Figure, Result
+from headgate.bench.keyed import OneLane, room, some_keys, with_slices
+from headgate.sim.bars import Bar
+from headgate.state.aggregate import Aggregate
+from headgate.state.operators import KeyedOperator
+
+SIZES_MB = (64, 256, 1024)
+SLICES, ROWS = 16, 100_000
+EPOCHS, FULL_EVERY = 9, 4
+"""Epochs per style, and after how many the classic way writes everything."""
+SENSORS = ("heat", "speed", "load", "noise")
+FLAT, FASTER = 3.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Seconds of a style's epochs."""
+
+    slowest_s: float
+    mean_s: float
+
+
+def measure() -> Result:
+    """Mean and slowest epoch of both styles for each size of state."""
+    found = {size_mb: _both(size_mb) for size_mb in SIZES_MB}
+    figures = [
+        Figure(f"{size_mb} MB of state, {style}: {what} epoch", 1000 * value, "ms")
+        for size_mb, styles in found.items()
+        for style, epochs in styles.items()
+        for what, value in (("mean", epochs.mean_s), ("slowest", epochs.slowest_s))
+    ]
+    smallest, largest = found[SIZES_MB[0]], found[SIZES_MB[-1]]
+    bars = (
+        Bar(
+            f"slowest epoch at {SIZES_MB[-1]} MB: full against delta, times",
+            largest["full"].slowest_s / largest["delta"].slowest_s,
+            ">=",
+            FASTER,
+        ),
+        Bar(
+            f"slowest epoch with deltas, {SIZES_MB[-1]} MB against {SIZES_MB[0]} MB, times",
+            largest["delta"].slowest_s / smallest["delta"].slowest_s,
+            "<=",
+            FLAT,
+        ),
+    )
+    return Result(figures=tuple(figures), bars=bars)
+
+
+def _both(size_mb: int) -> dict[str, Epochs]:
+    with room() as place:
+        lane = OneLane(place, _operator(), SLICES)
+        schema = lane.operator.schema
+        keys = (size_mb << 20) // (schema.key_type.byte_width + schema.value_type.byte_width)
+        lane.fill(keys)
+        lane.run(_rows(0, keys))
+        deltas = [lane.run(_rows(lane.epoch, keys)) for _ in range(EPOCHS)]
+        _make_room(place)
+        full = [
+            lane.run(_rows(lane.epoch, keys), "full" if turn % FULL_EVERY == FULL_EVERY - 1 else "none")
+            for turn in range(EPOCHS)
+        ]
+    return {style: Epochs(max(times), statistics.mean(times)) for style, times in (("delta", deltas), ("full", full))}
+
+
+def _operator() -> KeyedOperator:
+    """Statistics of four sensors per device: 152 bytes a key."""
+    measures = {f"{kind}_{name}": f"{kind}({name})" for name in SENSORS for kind in ("sum", "min", "max")}
+    return KeyedOperator("devices", {"device": pa.int64()}, Aggregate.of({"n": "count"} | measures))
+
+
+def _rows(seed: int, keys: int) -> pa.RecordBatch:
+    key = pa.array(some_keys(seed, ROWS, keys))
+    values = np.random.default_rng(seed).random((len(SENSORS), ROWS))
+    return with_slices({"device": key, **dict(zip(SENSORS, values, strict=True))}, key, SLICES)
+
+
+def _make_room(place: Path) -> None:
+    """The deltas have been measured; nobody will read them."""
+    for path in (place / "checkpoint/deltas").glob("*.state"):
+        path.unlink()

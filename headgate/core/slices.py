@@ -1,0 +1,404 @@
+"""Slices to hosts: who has the active copy of each, who holds backups, and how they move (ChronoStream, III-B, III-C, III-E).
+
+`step(placement, event)` returns the next placement and what is to be done in the world. A slice has exactly one active copy at any
+time, and its backups follow it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from headgate.config import StateSettings
+
+
+class Phase(Enum):
+    """Where a migration stands; each edge is taken when ..."""
+
+    PREPARE = "prepare"
+    """... it was asked for, until the destination is ready to take a copy."""
+    REBUILD = "rebuild"
+    """... the destination brings its copy up to date, while the source goes on."""
+    REROUTE = "reroute"
+    """... the copy is current, until an epoch boundary: from the next epoch on the destination is active."""
+    RELEASE = "release"
+    """... the destination is active, until the source has let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A slice on its way."""
+
+    source: str
+    destination: str
+    phase: Phase = Phase.PREPARE
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The copies of one slice."""
+
+    active: str
+    backups: tuple[str, ...] = ()
+    """Hosts that hold, or are getting, a backup."""
+    ready: frozenset[str] = frozenset()
+    """Those of them that have it."""
+    migration: Migration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All slices of an operator on the live hosts."""
+
+    hosts: tuple[str, ...]
+    """Live hosts, sorted."""
+    places: tuple[Place, ...]
+    factor: int = 1
+    """Backups that every slice should have."""
+    leaving: frozenset[str] = frozenset()
+    """Hosts that live but get no more slices."""
+
+    @staticmethod
+    def first(slices: int, hosts: Iterable[str], factor: int) -> Placement:
+        """Slices dealt out in turn.
+
+        >>> [place.backups for place in Placement.first(3, ["a", "b", "c"], 1).places]
+        [('c',), ('a',), ('b',)]
+        """
+        names = tuple(sorted(hosts))
+        placement = Placement(names, tuple(Place(names[slice_ % len(names)]) for slice_ in range(slices)), factor)
+        return replace(
+            placement,
+            places=tuple(
+                replace(place, backups=backup_hosts(placement, slice_)) for slice_, place in enumerate(placement.places)
+            ),
+        )
+
+    def homes(self) -> tuple[str, ...]:
+        """The host of each slice's active copy."""
+        return tuple(place.active for place in self.places)
+
+
+def backup_hosts(placement: Placement, slice_: int) -> tuple[str, ...]:
+    """Chained backup (III-B): the l-th backup of slice m is on peer (m + l) mod N of the host that has it."""
+    active = placement.places[slice_].active
+    peers = [host for host in placement.hosts if host != active and host not in placement.leaving]
+    if not peers:
+        return ()
+    return tuple(peers[(slice_ + nth) % len(peers)] for nth in range(1, min(placement.factor, len(peers)) + 1))
+
+
+# -- events and actions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostJoined:
+    """A host may take slices from now on."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostLeaves:
+    """A host should be free of slices."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """A host is gone, with its copies."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAsked:
+    """A slice should be active on another host."""
+
+    slice: int
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An action was carried out."""
+
+    action: Action
+
+
+Event = HostJoined | HostLeaves | HostLost | MoveAsked | Done
+
+
+class Act(Enum):
+    """What can be done to a copy of a slice on a host. Doing it twice does no harm."""
+
+    PREPARE = "prepare"
+    REBUILD = "rebuild"
+    REROUTE = "reroute"
+    """At the next epoch boundary."""
+    RELEASE = "release"
+    BACK_UP = "back up"
+    """Make a backup there, and let it follow."""
+    DROP = "drop"
+    RECOVER = "recover"
+    """Bring it up before the next epoch: its host is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something to do, and for which slice on which host."""
+
+    act: Act
+    slice: int
+    host: str
+
+
+def step(placement: Placement, event: Event) -> tuple[Placement, tuple[Action, ...]]:
+    """The next placement, and what it takes. Every event may come again: it then changes nothing."""
+    after, actions = _HANDLERS[type(event)](placement, event)
+    after, moves = _evacuated(after)
+    after, backups = _with_backups(after)
+    return after, (*actions, *moves, *backups)
+
+
+def pending(placement: Placement) -> tuple[Action, ...]:
+    """What is still to be done: asked again after a crash, it is the same."""
+    actions: list[Action] = []
+    for slice_, place in enumerate(placement.places):
+        if place.migration is not None:
+            actions.append(_phase_action(slice_, place.migration))
+        actions += [Action(Act.BACK_UP, slice_, host) for host in place.backups if host not in place.ready]
+    return tuple(actions)
+
+
+Handled = tuple[Placement, tuple[Action, ...]]
+
+
+def _joined(placement: Placement, event: HostJoined) -> Handled:
+    hosts = tuple(sorted({*placement.hosts, event.host}))
+    return replace(placement, hosts=hosts, leaving=placement.leaving - {event.host}), ()
+
+
+def _leaves(placement: Placement, event: HostLeaves) -> Handled:
+    """Without another host it stays."""
+    if event.host not in placement.hosts or set(placement.hosts) <= placement.leaving | {event.host}:
+        return placement, ()
+    placement = replace(placement, leaving=placement.leaving | {event.host})
+    return _each(placement, lambda place: _not_towards(place, event.host)), ()
+
+
+def _not_towards(place: Place, host: str) -> Place:
+    """A migration to a host that leaves ends, unless the slice has changed hands already."""
+    on_its_way = place.migration
+    if on_its_way is None or on_its_way.destination != host or on_its_way.phase is Phase.RELEASE:
+        return place
+    return replace(place, migration=None)
+
+
+def _evacuated(placement: Placement) -> Handled:
+    """Slices on leaving hosts migrate to where they go best."""
+    actions: list[Action] = []
+    for slice_, place in enumerate(placement.places):
+        if place.active in placement.leaving and place.migration is None:
+            placement, more = _asked(placement, MoveAsked(slice_, _successor(placement, slice_)))
+            actions += more
+    return placement, tuple(actions)
+
+
+def _lost(placement: Placement, event: HostLost) -> Handled:
+    hosts = tuple(host for host in placement.hosts if host != event.host)
+    if event.host not in placement.hosts or not hosts:
+        return placement, ()
+    placement = replace(placement, hosts=hosts, leaving=placement.leaving - {event.host})
+    if set(hosts) <= placement.leaving:
+        placement = replace(placement, leaving=frozenset())
+    actions: list[Action] = []
+    for slice_ in range(len(placement.places)):
+        placement, more = _without_host(placement, slice_, event.host)
+        actions += more
+    return placement, tuple(actions)
+
+
+def _without_host(placement: Placement, slice_: int, host: str) -> Handled:
+    place = _forgotten_migration(placement.places[slice_], host)
+    place = replace(place, ready=place.ready - {host}, backups=tuple(b for b in place.backups if b != host))
+    placement = _put(placement, slice_, place)
+    if place.active != host:
+        return placement, ()
+    successor = _successor(placement, slice_)
+    recovered = replace(place, active=successor, migration=None, ready=place.ready - {successor})
+    return _put(placement, slice_, recovered), (Action(Act.RECOVER, slice_, successor),)
+
+
+def _forgotten_migration(place: Place, host: str) -> Place:
+    """A migration from or to a lost host ends: what was active stays so, unless it was lost itself."""
+    on_its_way = place.migration
+    if on_its_way is None or host not in (on_its_way.source, on_its_way.destination):
+        return place
+    return replace(place, migration=None)
+
+
+def _successor(placement: Placement, slice_: int) -> str:
+    """Who takes a slice over: a host that has its backup, if there is one; of several, the one with the fewest slices."""
+    place = placement.places[slice_]
+    hosts = [host for host in placement.hosts if host not in placement.leaving and host != place.active]
+    counts = Counter(_future_home(other) for other in placement.places)
+    having = (
+        [host for host in hosts if host in place.ready] or [host for host in hosts if host in place.backups] or hosts
+    )
+    return min(having, key=lambda host: (counts[host], host))
+
+
+def _future_home(place: Place) -> str:
+    return place.active if place.migration is None else place.migration.destination
+
+
+def _asked(placement: Placement, event: MoveAsked) -> Handled:
+    place = placement.places[event.slice]
+    takes = event.destination in placement.hosts and event.destination not in placement.leaving
+    if not takes or event.destination == place.active or place.migration is not None:
+        return placement, ()
+    migration = Migration(place.active, event.destination)
+    return _put(placement, event.slice, replace(place, migration=migration)), (_phase_action(event.slice, migration),)
+
+
+_NEXT = {Phase.PREPARE: Phase.REBUILD, Phase.REBUILD: Phase.REROUTE, Phase.REROUTE: Phase.RELEASE}
+_ACTS = {
+    Phase.PREPARE: Act.PREPARE,
+    Phase.REBUILD: Act.REBUILD,
+    Phase.REROUTE: Act.REROUTE,
+    Phase.RELEASE: Act.RELEASE,
+}
+
+
+def _phase_action(slice_: int, migration: Migration) -> Action:
+    host = migration.source if migration.phase is Phase.RELEASE else migration.destination
+    return Action(_ACTS[migration.phase], slice_, host)
+
+
+def _done(placement: Placement, event: Done) -> Handled:
+    action = event.action
+    place = placement.places[action.slice]
+    if action.act is Act.BACK_UP and action.host in place.backups:
+        return _put(placement, action.slice, replace(place, ready=place.ready | {action.host})), ()
+    if place.migration is not None and action == _phase_action(action.slice, place.migration):
+        return _advanced(placement, action.slice, place, place.migration)
+    return placement, ()
+
+
+def _advanced(placement: Placement, slice_: int, place: Place, migration: Migration) -> Handled:
+    if migration.phase is Phase.RELEASE:
+        return _put(placement, slice_, replace(place, migration=None)), ()
+    following = replace(migration, phase=_NEXT[migration.phase])
+    place = replace(place, migration=following)
+    if following.phase is Phase.RELEASE:  # the one moment at which it changes hands
+        ready = (place.ready - {migration.destination}) | {migration.source}
+        place = replace(place, active=migration.destination, ready=ready)
+    return _put(placement, slice_, place), (_phase_action(slice_, following),)
+
+
+def _with_backups(placement: Placement) -> Handled:
+    """Backups as the chain wants them; copies that nobody needs any more are dropped."""
+    actions: list[Action] = []
+    places: list[Place] = []
+    for slice_, place in enumerate(placement.places):
+        wanted = backup_hosts(placement, slice_)
+        kept = {*wanted, place.active, *_on_the_way(place)}
+        actions += [Action(Act.BACK_UP, slice_, host) for host in wanted if host not in {*place.backups, *place.ready}]
+        had = sorted({*place.backups, *place.ready} - kept)
+        actions += [Action(Act.DROP, slice_, host) for host in had if host in placement.hosts]
+        places.append(replace(place, backups=wanted, ready=place.ready & set(wanted)))
+    return replace(placement, places=tuple(places)), tuple(actions)
+
+
+def _on_the_way(place: Place) -> tuple[str, ...]:
+    return () if place.migration is None else (place.migration.source, place.migration.destination)
+
+
+def _put(placement: Placement, slice_: int, place: Place) -> Placement:
+    return replace(placement, places=(*placement.places[:slice_], place, *placement.places[slice_ + 1 :]))
+
+
+def _each(placement: Placement, change: Callable[[Place], Place]) -> Placement:
+    return replace(placement, places=tuple(map(change, placement.places)))
+
+
+_HANDLERS: Mapping[type, Callable[[Placement, Event], Handled]] = {
+    HostJoined: _joined,  # type: ignore[dict-item]
+    HostLeaves: _leaves,  # type: ignore[dict-item]
+    HostLost: _lost,  # type: ignore[dict-item]
+    MoveAsked: _asked,  # type: ignore[dict-item]
+    Done: _done,  # type: ignore[dict-item]
+}
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------------
+
+
+def spread(placement: Placement, weights: Sequence[float], settings: StateSettings) -> tuple[MoveAsked, ...]:
+    """Moves that even out the load of the hosts: as few as needed, to hosts with a backup where there is a choice."""
+    hosts = [host for host in placement.hosts if host not in placement.leaving]
+    homes = [_future_home(place) for place in placement.places]
+    loads = dict.fromkeys(placement.hosts, 0.0)
+    for slice_, home in enumerate(homes):
+        loads[home] += weights[slice_]
+    moves: list[MoveAsked] = []
+    for _ in range(len(homes)):
+        move = _best_host_move(placement, hosts, homes, loads, weights, settings.hot_share)
+        if move is None:
+            break
+        loads[homes[move.slice]] -= weights[move.slice]
+        loads[move.destination] += weights[move.slice]
+        homes[move.slice] = move.destination
+        moves.append(move)
+    return tuple(moves)
+
+
+def _best_host_move(
+    placement: Placement,
+    hosts: list[str],
+    homes: list[str],
+    loads: Mapping[str, float],
+    weights: Sequence[float],
+    worth: float,
+) -> MoveAsked | None:
+    busiest = max(hosts, key=lambda host: (loads[host], host))
+    idlest = min(hosts, key=lambda host: (loads[host], host))
+    found = [
+        (
+            max(loads[busiest] - weights[slice_], loads[idlest] + weights[slice_]),
+            idlest not in placement.places[slice_].ready,
+            slice_,
+        )
+        for slice_, home in enumerate(homes)
+        if home == busiest and placement.places[slice_].migration is None and weights[slice_] > 0
+    ]
+    if not found:
+        return None
+    load, _, slice_ = min(found)
+    return MoveAsked(slice_, idlest) if load < loads[busiest] * (1 - worth) else None
+
+
+def free(placement: Placement, host: str) -> bool:
+    """Whether a leaving host holds nothing that is needed."""
+    busy = (place for place in placement.places if host in {place.active, *_on_the_way(place)})
+    return next(busy, None) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Who brings up which slices of a lost host, all at the same time."""
+
+    by_host: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def recovery(actions: Iterable[Action]) -> Recovery:
+    """The recoveries among the actions of a `HostLost`, by host."""
+    found: dict[str, tuple[int, ...]] = {}
+    for action in actions:
+        if action.act is Act.RECOVER:
+            found[action.host] = (*found.get(action.host, ()), action.slice)
+    return Recovery(found)

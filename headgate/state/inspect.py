@@ -1,0 +1,98 @@
+"""An operator's state for people who look: `headgate state JOB OPERATOR [--key K]`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headgate.config import StateSettings
+from headgate.errors import InputError
+from headgate.state.checkpoint import Checkpoint, schema_in
+from headgate.state.delta import array_words
+from headgate.state.groups import decoded_keys
+from headgate.state.hashing import slices_of
+from headgate.state.library import TIMERS, row_owner
+from headgate.state.location import Location
+from headgate.state.opening import Opener
+from headgate.state.schema import StateSchema
+from headgate.state.store import SliceStore
+from headgate.state.stores import new_store
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The state of one key."""
+
+    key: dict[str, Any]
+    slice: int
+    state: dict[str, Any]
+    """Value of each field; of a field of the library, its stored parts by name."""
+
+
+def read_state(checkpoint: str | Path, key: Sequence[Any] | None = None) -> list[Entry]:
+    """All keys, or one, as of the last committed epoch; reads the checkpoint location only, so that it disturbs nobody."""
+    location = Location.of(checkpoint)
+    schema = schema_in(location)
+    durable = Checkpoint(location, schema)
+    life, epochs = durable.life(), durable.epochs()
+    slices = range(life.slices) if key is None else [_slice_of(schema, key, life.slices)]
+    with tempfile.TemporaryDirectory(prefix="headgate-state-") as folder:
+        store = new_store(folder, schema, life.identity(schema), StateSettings())
+        try:
+            Opener(store, durable, life).at(slices, epochs[-1] + 1 if epochs else life.first_epoch)
+            found = [entry for slice_ in slices for entry in _entries(schema, store, slice_)]
+        finally:
+            store.close()
+    return found if key is None else [entry for entry in found if entry.key == _typed(schema, key).to_pylist()[0]]
+
+
+def _typed(schema: StateSchema, key: Sequence[Any]) -> pa.RecordBatch:
+    """The key as columns; texts from a command line become what the columns hold."""
+    if len(key) != len(schema.key):
+        raise InputError(f'operator "{schema.operator}" has {len(schema.key)} key columns: {", ".join(schema.key)}')
+    try:
+        arrays = [pa.array([part]).cast(kind) for part, kind in zip(key, schema.key.values(), strict=True)]
+    except pa.ArrowException as error:
+        raise InputError(f'{key!r} is no key of operator "{schema.operator}": {error}') from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.key_schema)
+
+
+def _slice_of(schema: StateSchema, key: Sequence[Any], slices: int) -> int:
+    return int(slices_of(_typed(schema, key).columns, slices)[0])
+
+
+def _entries(schema: StateSchema, store: SliceStore, slice_: int) -> Iterator[Entry]:
+    if schema.library:
+        yield from _library_entries(schema, store, slice_)
+        return
+    for keys, values in store.scan(slice_):
+        words = array_words(values) if schema.tabular else _words(values, len(schema.fields))
+        fields = {name: array.tolist() for name, array in schema.fields_from_words(words).items()}
+        states = (dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True))
+        for key, state in zip(decoded_keys(schema, keys).to_pylist(), states, strict=True):
+            yield Entry(key, slice_, state)
+
+
+def _words(values: pa.Array, width: int) -> Any:
+    return np.frombuffer(b"".join(values.to_pylist()), np.uint64).reshape(-1, width)
+
+
+def _library_entries(schema: StateSchema, store: SliceStore, slice_: int) -> Iterator[Entry]:
+    states: dict[bytes, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for rows, values in store.scan(slice_):
+        for row, value in zip(rows.to_pylist(), values.to_pylist(), strict=True):
+            if not row.startswith(TIMERS):
+                key, field, part = row_owner(row)
+                states[key][field][part.decode()] = msgspec.msgpack.decode(value)
+    for key, state in states.items():
+        yield Entry(
+            schema.keys_from_bytes([key]).to_pylist()[0], slice_, {field: dict(parts) for field, parts in state.items()}
+        )

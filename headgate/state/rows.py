@@ -1,0 +1,248 @@
+"""Slices whose keys or values vary in length: one LMDB environment per slice, one write transaction per epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from headgate.config import StateSettings
+from headgate.errors import StateError
+from headgate.state.delta import Delta, Keys
+from headgate.state.faults import passing
+from headgate.state.schema import StateSchema
+from headgate.state.store import Header, boot_id
+
+_HEADER = b"\xfe\xfe\xfe\xfe"
+_CUT = b"\xfe\xfe\xfe\xfd"
+"""Stored keys that begin so are cut short, because LMDB takes 511 bytes at most; their values begin with the whole key. No key of the
+codec, and no row of the library, begins like either."""
+_LONGEST = 500
+_LENGTH_BYTES = 4
+_SCAN_ROWS = 1 << 14
+
+
+class RowStore:
+    """All environments of one operator in one folder."""
+
+    def __init__(self, folder: Path, schema: StateSchema, identity: str, settings: StateSettings) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._identity = folder, identity
+        self._key_type, self._value_type = schema.key_type, schema.value_type
+        self._map_bytes = settings.largest_slice_mb << 20
+        self._open: dict[int, tuple[int, Any]] = {}
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    def header(self, slice_: int) -> Header | None:
+        environment = self._environment(slice_)
+        if environment is None:
+            return None
+        with _told(slice_), environment.begin() as transaction:
+            data = transaction.get(_HEADER)
+        header = None if data is None else Header.decoded(data)
+        if header is None or header.identity != self._identity or header.boot != boot_id():
+            return None
+        return header
+
+    def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
+        return {slice_: self.header(slice_) for slice_ in slices}
+
+    def read(self, keys: Keys) -> pa.Array:
+        values: list[bytes | None] = []
+        plain = keys.keys.to_pylist()
+        stored = plain if _all_short(keys.keys) else [_stored(key) for key in plain]
+        for slice_, low, high in keys.parts():
+            if low < high:
+                values += self._values(slice_, stored[low:high])
+        if stored is not plain:
+            values = [_without(value, key) for value, key in zip(values, plain, strict=True)]
+        return pa.array(values, self._value_type)
+
+    def _values(self, slice_: int, stored: list[bytes]) -> list[bytes | None]:
+        with _told(slice_), self._required(slice_).begin() as transaction:
+            found = dict(transaction.cursor().getmulti(stored))
+        return list(map(found.get, stored))
+
+    def get(self, slice_: int, key: bytes) -> bytes | None:
+        """The value of one key."""
+        with self._required(slice_).begin() as transaction:
+            return _without(transaction.get(_stored(key)), key)
+
+    def apply(self, delta: Delta, headers: Mapping[int, Header], undo: bool = False) -> None:
+        passing("apply: begun")
+        wanted = delta.old if undo else delta.new
+        keys, values = delta.keys.keys.to_pylist(), wanted.to_pylist()
+        plain = wanted.null_count == 0 and _all_short(delta.keys.keys)
+        for index, (slice_, low, high) in enumerate(delta.keys.parts()):
+            if index == len(delta.keys.slices) // 2:
+                passing("apply: half")
+            self._write(slice_, list(zip(keys[low:high], values[low:high], strict=True)), headers[slice_], plain)
+        passing("apply: done")
+
+    def _write(self, slice_: int, rows: list[tuple[bytes, bytes | None]], header: Header, plain: bool = False) -> None:
+        """`plain`: nothing is deleted, and no key is too long, so that rows can be stored as they are."""
+        put = rows if plain else [(_stored(key), _with(key, value)) for key, value in rows if value is not None]
+        with _told(slice_), self._required(slice_).begin(write=True) as transaction:
+            transaction.cursor().putmulti(put)
+            for key, value in () if plain else rows:
+                if value is None:
+                    transaction.delete(_stored(key))
+            transaction.put(_HEADER, header.encoded())
+
+    def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
+        self.drop(slice_)
+        for keys, values in rows:
+            pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+            with _told(slice_), self._required(slice_).begin(write=True) as transaction:
+                transaction.cursor().putmulti([(_stored(key), _with(key, value)) for key, value in pairs])
+        passing("rebuild: base loaded")
+        self._write(slice_, [], header)
+
+    def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
+        environment = self._environment(slice_)
+        if environment is None:
+            return
+        with _told(slice_), environment.begin() as transaction, transaction.cursor() as cursor:
+            pairs = (pair for pair in cursor.iternext() if pair[0] != _HEADER)
+            while found := [_restored(*pair) for pair in islice(pairs, _SCAN_ROWS)]:
+                yield (
+                    pa.array([key for key, _ in found], self._key_type),
+                    pa.array([value for _, value in found], self._value_type),
+                )
+
+    def adopt(self, slice_: int, folder: Path) -> bool:
+        source = folder / self._path(slice_).name
+        if not source.exists():
+            return False
+        self.drop(slice_)
+        beside = self._path(slice_).with_suffix(".new")
+        with _told(slice_), _borrowed(source, self._map_bytes) as other, beside.open("wb") as writing:
+            other.copyfd(writing.fileno(), compact=True)
+        passing("copy: half")
+        os.replace(beside, self._path(slice_))
+        passing("copy: done")
+        return True
+
+    def drop(self, slice_: int) -> None:
+        self._forget(slice_)
+        for suffix in (".mdb", ".mdb-lock"):
+            self._path(slice_).with_suffix(suffix).unlink(missing_ok=True)
+
+    def size_bytes(self, slice_: int) -> int:
+        return self._path(slice_).stat().st_size if self._path(slice_).exists() else 0
+
+    def close(self) -> None:
+        for slice_ in list(self._open):
+            self._forget(slice_)
+
+    # -- environments --------------------------------------------------------------------------------------------------
+
+    def _path(self, slice_: int) -> Path:
+        return self._folder / f"slice-{slice_:05d}.mdb"
+
+    def _environment(self, slice_: int) -> Any:
+        """The environment as it is on disk now, or None: another process may have replaced the file."""
+        known = self._open.get(slice_)
+        try:
+            inode = self._path(slice_).stat().st_ino
+        except FileNotFoundError:
+            self._forget(slice_)
+            return None
+        if known is None or known[0] != inode:
+            self._forget(slice_)
+            with _told(slice_):
+                self._open[slice_] = inode, _environment(self._path(slice_), self._map_bytes)
+        return self._open[slice_][1]
+
+    def _required(self, slice_: int) -> Any:
+        known = self._open.get(slice_)
+        if known is None:
+            with _told(slice_):
+                environment = _environment(self._path(slice_), self._map_bytes)
+            known = self._open[slice_] = self._path(slice_).stat().st_ino, environment
+        return known[1]
+
+    def _forget(self, slice_: int) -> None:
+        known = self._open.pop(slice_, None)
+        if known is not None:
+            _close(self._path(slice_))
+
+
+_open: dict[str, Any] = {}
+"""Every environment of this process: LMDB forbids opening one twice."""
+
+
+def _environment(path: Path, map_bytes: int) -> Any:
+    """Nothing is forced to disk: deltas are, and a copy from before a restart of the machine is not trusted."""
+    found = _open[str(path)] = lmdb.open(
+        str(path), subdir=False, map_size=map_bytes, sync=False, metasync=False, readahead=False, max_spare_txns=1
+    )
+    found.reader_check()  # a process that was killed while it read would keep old pages for ever
+    return found
+
+
+def _close(path: Path) -> None:
+    environment = _open.pop(str(path), None)
+    if environment is not None:
+        environment.close()
+
+
+@contextmanager
+def _borrowed(path: Path, map_bytes: int) -> Iterator[Any]:
+    """Another store's environment, whether that is open in this process or not."""
+    if str(path) in _open:
+        yield _open[str(path)]
+        return
+    try:
+        yield _environment(path, map_bytes)
+    finally:
+        _close(path)
+
+
+@contextmanager
+def _told(slice_: int) -> Iterator[None]:
+    """What LMDB says, in a sentence that names the slice and the way out."""
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise StateError(
+            f'slice {slice_} is larger than the setting "largest_slice_mb" allows; raise it, or use more slices'
+        ) from None
+    except (lmdb.Error, OSError) as error:
+        raise StateError(f"slice {slice_} cannot be read or written: {error}") from error
+
+
+# -- keys that LMDB finds too long -----------------------------------------------------------------------------------
+
+
+def _all_short(keys: pa.Array) -> bool:
+    longest = pc.max(pc.binary_length(keys)).as_py()
+    return longest is None or longest <= _LONGEST
+
+
+def _stored(key: bytes) -> bytes:
+    return key if len(key) <= _LONGEST else _CUT + key[: _LONGEST - 20] + xxhash.xxh3_128_digest(key)
+
+
+def _with(key: bytes, value: bytes) -> bytes:
+    return value if len(key) <= _LONGEST else len(key).to_bytes(_LENGTH_BYTES, "little") + key + value
+
+
+def _without(value: bytes | None, key: bytes) -> bytes | None:
+    return value if value is None or len(key) <= _LONGEST else value[_LENGTH_BYTES + len(key) :]
+
+
+def _restored(key: bytes, value: bytes) -> tuple[bytes, bytes]:
+    if not key.startswith(_CUT):
+        return key, value
+    length = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "little")
+    return value[_LENGTH_BYTES:length], value[length:]

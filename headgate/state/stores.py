@@ -1,0 +1,49 @@
+"""Stores and locks of this process, kept open from epoch to epoch: Spark runs many tasks in one worker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from headgate.config import StateSettings
+from headgate.state.rows import RowStore
+from headgate.state.schema import StateSchema
+from headgate.state.store import SliceLocks, SliceStore
+from headgate.state.table import TableStore
+
+_stores: dict[tuple[int, str, str], SliceStore] = {}
+_locks: dict[tuple[int, str], SliceLocks] = {}
+
+
+def new_store(folder: str | Path, schema: StateSchema, identity: str, settings: StateSettings) -> SliceStore:
+    """A store of the kind that fits the schema."""
+    path = Path(folder)
+    return TableStore(path, schema, identity) if schema.tabular else RowStore(path, schema, identity, settings)
+
+
+def open_store(folder: str | Path, schema: StateSchema, identity: str, settings: StateSettings) -> SliceStore:
+    """The store of an operator in a folder, one per process; of a forked process, its own."""
+    key = os.getpid(), str(folder), identity
+    if key not in _stores:
+        for other in [other for other in _stores if other[:2] == key[:2]]:
+            _stores.pop(other).close()
+        _stores[key] = new_store(folder, schema, identity, settings)
+    return _stores[key]
+
+
+def locks_of(folder: str | Path) -> SliceLocks:
+    """The locks of a folder: one object per process, since closing any would free all."""
+    key = os.getpid(), str(folder)
+    if key not in _locks:
+        _locks[key] = SliceLocks(Path(folder))
+    return _locks[key]
+
+
+def close_stores() -> None:
+    """Give back everything that was kept open."""
+    for store in _stores.values():
+        store.close()
+    for locks in _locks.values():
+        locks.close()
+    _stores.clear()
+    _locks.clear()

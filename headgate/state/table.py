@@ -1,0 +1,411 @@
+"""Slices whose keys and state have fixed width: one memory-mapped hash table per slice, changed in place.
+
+An update in place needs no copy of anything, and no transaction of its own: the epoch's delta is durable before the first word
+is changed and sets absolute values, so a table that was left half-way is finished, or undone, by applying the delta (again).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headgate.errors import StateError
+from headgate.state.arena import Arena
+from headgate.state.delta import Delta, Keys, array_words, presence, words_array
+from headgate.state.faults import passing
+from headgate.state.hashing import Words, mixed
+from headgate.state.schema import WORD, StateSchema
+from headgate.state.store import Header, boot_id
+
+Rows = npt.NDArray[np.int64]
+
+HEAD_BYTES = 16384
+_NOTE_AT, _NOTE_BYTES = (256, 8256), 8000
+"""Headers are written alternately to two places, and one word says which is valid."""
+_MAGIC = 0x31454C4241544748
+_CONTROL, _BITS, _USED, _WIDTH = 1, 2, 3, 4
+_FULLEST, _ROOMY = 0.7, 0.35
+"""A table that would become fuller than the first is rebuilt at about the second."""
+_SMALLEST_BITS = 6
+_SCAN_ROWS = 1 << 18
+_ONE = np.uint64(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    at: int
+    length: int
+    bits: int
+    inode: int
+    first: int
+    """Number of its first row, counted in rows from the beginning of the arena."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the tables of some slices are: one entry per slice."""
+
+    first: Rows
+    shift: Words
+    mask: Rows
+    heads: Rows
+    """Number of the first word of each header."""
+
+
+class TableStore:
+    """All tables of one operator in one folder."""
+
+    def __init__(self, folder: Path, schema: StateSchema, identity: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._identity = str(folder), identity
+        self._key_words = schema.key_words
+        self._width = schema.key_words + len(schema.fields)
+        self._arena = Arena(math.lcm(4096, WORD * self._width))
+        count = len(self._arena.words) // self._width
+        self._table: Words = self._arena.words[: count * self._width].reshape(count, self._width)
+        self._mapped: dict[int, _Mapped] = {}
+        self._noted: dict[int, tuple[int, Header]] = {}
+        self._found: tuple[Keys, Rows] | None = None
+        self._margin = -(-HEAD_BYTES // (WORD * self._width))
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    def header(self, slice_: int) -> Header | None:
+        return self.headers((slice_,))[slice_]
+
+    def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
+        self._found = None
+        with os.scandir(self._folder) as entries:
+            inodes = {entry.name: entry.inode() for entry in entries}
+        wanted = tuple(slices)
+        tables = [self._current(slice_, inodes.get(_name(slice_))) for slice_ in wanted]
+        heads = [table.at // WORD + _CONTROL for table in tables if table is not None]
+        controls = iter(self._arena.words[heads].tolist())
+        return {
+            slice_: None if table is None else self._header(slice_, table, next(controls))
+            for slice_, table in zip(wanted, tables, strict=True)
+        }
+
+    def _header(self, slice_: int, mapped: _Mapped, control: int) -> Header | None:
+        known = self._noted.get(slice_)
+        if known is not None and known[0] == control:
+            return known[1]
+        header = self._note(mapped, control)
+        if header is not None:
+            self._noted[slice_] = control, header
+        return header
+
+    def read(self, keys: Keys) -> pa.Array:
+        rows = self._rows_of(keys)
+        self._found = keys, rows
+        found = self._table[rows]
+        return words_array(found[:, self._key_words :], (found[:, 0] & _ONE) == _ONE)
+
+    def apply(self, delta: Delta, headers: Mapping[int, Header], undo: bool = False) -> None:
+        values = delta.old if undo else delta.new
+        if self._found is None or self._found[0] is not delta.keys:
+            self._found = delta.keys, self._rows_of(delta.keys)
+        rows, places = self._found[1], self._places(delta.keys.slices)
+        slices, controls = delta.keys.slices.tolist(), places.heads + _CONTROL
+        # While it is half-way, a slice must name the delta that is being applied, in either direction.
+        after = self._noted_beside(slices, headers, places) if not undo else self._arena.words[controls]
+        self._arena.words[controls] = after | _ONE
+        passing("apply: begun")
+        self._set(rows, delta.keys.keys, values)
+        self._arena.words[controls] = self._noted_beside(slices, headers, places) if undo else after
+        passing("apply: done")
+
+    def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
+        self.drop(slice_)
+        batches = list(rows)
+        fresh = self._created(slice_, _bits_for(sum(len(keys) for keys, _ in batches)))
+        self._mapped[slice_] = fresh
+        for keys, values in batches:
+            self._insert(slice_, array_words(keys), array_words(values))
+        self._write_note(fresh, header)
+        passing("rebuild: base loaded")
+        os.replace(self._path(slice_) + ".new", self._path(slice_))
+
+    def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
+        mapped = self._looked_at(slice_)
+        if mapped is None:
+            return
+        for low in range(0, 1 << mapped.bits, _SCAN_ROWS):
+            high = min(low + _SCAN_ROWS, 1 << mapped.bits)
+            rows = self._table[mapped.first + low : mapped.first + high]
+            live = rows[(rows[:, 0] & _ONE) == _ONE]
+            if len(live):
+                yield words_array(live[:, : self._key_words]), words_array(live[:, self._key_words :])
+
+    def adopt(self, slice_: int, folder: Path) -> bool:
+        source = folder / Path(self._path(slice_)).name
+        if not source.exists():
+            return False
+        self.drop(slice_)
+        beside = self._path(slice_) + ".new"
+        with source.open("rb") as reading, open(beside, "wb") as writing:
+            shutil.copyfileobj(reading, writing, 1 << 20)
+        passing("copy: half")
+        os.replace(beside, self._path(slice_))
+        passing("copy: done")
+        return True
+
+    def drop(self, slice_: int) -> None:
+        self._forget(slice_)
+        Path(self._path(slice_)).unlink(missing_ok=True)
+
+    def size_bytes(self, slice_: int) -> int:
+        mapped = self._looked_at(slice_)
+        return 0 if mapped is None else mapped.length
+
+    def close(self) -> None:
+        self._found = None
+        self._mapped.clear()
+        self._table = np.zeros((0, self._width), np.uint64)
+        self._arena.close()
+
+    # -- keys to rows --------------------------------------------------------------------------------------------------
+
+    def _rows_of(self, keys: Keys) -> Rows:
+        """The row of each key; a key without one gets one, still without state."""
+        words = array_words(keys.keys)
+        hashes, positions = mixed(words), keys.positions()
+        rows = self._looked_up(words, hashes, positions, self._places(keys.slices))
+        missing = np.flatnonzero(rows < 0)
+        if not len(missing):
+            return rows
+        counts = np.bincount(positions[missing], minlength=len(keys.slices))
+        if self._make_room(keys.slices, counts):
+            rows = self._looked_up(words, hashes, positions, self._places(keys.slices))
+            missing = np.flatnonzero(rows < 0)
+        rows[missing] = self._claimed(words[missing], hashes[missing], positions[missing], self._places(keys.slices))
+        return rows
+
+    def _looked_up(self, words: Words, hashes: Words, positions: Rows, places: _Places) -> Rows:
+        """The row of each key, or -1."""
+        first, mask = places.first[positions], places.mask[positions]
+        local = (hashes >> places.shift[positions]).astype(np.int64)
+        rows = first + local
+        match, empty = self._compared(rows, words)
+        rows[empty] = -1
+        todo = np.flatnonzero(~(match | empty))
+        while len(todo):
+            local[todo] = (local[todo] + 1) & mask[todo]
+            here = first[todo] + local[todo]
+            match, empty = self._compared(here, words[todo])
+            rows[todo] = np.where(match, here, -1)
+            todo = todo[~(match | empty)]
+        return rows
+
+    def _claimed(self, words: Words, hashes: Words, positions: Rows, places: _Places) -> Rows:
+        """A row for each key that has none; of several that want the same, one gets it and the others go on."""
+        used = np.bincount(positions, minlength=len(places.first)).astype(np.uint64)
+        self._arena.words[places.heads + _USED] += used  # first: a crash may leave it too high, never too low
+        first, mask = places.first[positions], places.mask[positions]
+        local = (hashes >> places.shift[positions]).astype(np.int64)
+        todo = np.arange(len(words))
+        while len(todo):
+            here = first[todo] + local[todo]
+            empty = np.flatnonzero(self._table[here, 0] == 0)
+            winners, chosen = np.unique(here[empty], return_index=True)
+            keys = words[todo[empty[chosen]]]
+            self._table[winners, 1 : self._key_words] = keys[:, 1:]
+            self._table[winners, 0] = keys[:, 0] & ~_ONE
+            match, _ = self._compared(here, words[todo])
+            todo = todo[~match]
+            local[todo] = (local[todo] + 1) & mask[todo]
+        return first + local
+
+    def _compared(self, rows: Rows, words: Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        tags = self._table[rows, 0]
+        match = (tags | _ONE) == words[:, 0]
+        for column in range(1, self._key_words):
+            match &= self._table[rows, column] == words[:, column]
+        return match, tags == 0
+
+    def _set(self, rows: Rows, keys: pa.Array, values: pa.Array) -> None:
+        fresh = np.empty((len(rows), self._width), np.uint64)
+        fresh[:, : self._key_words] = array_words(keys)
+        fresh[:, self._key_words :] = array_words(values)
+        gone = ~presence(values)
+        fresh[gone, 0] &= ~_ONE
+        fresh[gone, self._key_words :] = 0
+        half = len(rows) // 2
+        self._table[rows[:half]] = fresh[:half]
+        passing("apply: half")
+        self._table[rows[half:]] = fresh[half:]
+
+    # -- headers -------------------------------------------------------------------------------------------------------
+
+    def _note(self, mapped: _Mapped, control: int) -> Header | None:
+        data = self._arena.read(mapped.at + _NOTE_AT[control >> 1 & 1], _NOTE_BYTES)
+        length = int.from_bytes(data[:2], "little")
+        header = Header.decoded(data[2 : 2 + length])
+        if header is None or header.version != (control >> 2) - 1:
+            return None
+        if header.identity != self._identity or header.boot != boot_id():
+            return None
+        return Header(
+            header.version,
+            header.identity,
+            header.delta,
+            header.base,
+            header.progress,
+            header.earlier,
+            header.boot,
+            whole=not control & 1,
+        )
+
+    def _noted_beside(self, slices: list[int], headers: Mapping[int, Header], places: _Places) -> Words:
+        """Write headers beside those that are valid; returns the control words that make them so."""
+        sides = ~(self._arena.words[places.heads + _CONTROL] >> _ONE) & _ONE
+        found = [headers[slice_] for slice_ in slices]
+        versions = np.array([header.version + 1 for header in found], np.uint64)
+        after = versions << np.uint64(2) | sides << _ONE
+        starts = places.heads + np.where(sides == 1, *(at // WORD for at in reversed(_NOTE_AT)))
+        for header in {id(header): header for header in found}.values():  # mostly one for all slices
+            mine = starts[[other is header for other in found]]
+            note = np.frombuffer(_packed(header), np.uint64)
+            self._arena.words[mine[:, None] + np.arange(len(note))] = note
+        self._noted.update(zip(slices, zip(after.tolist(), found, strict=True), strict=True))
+        return after
+
+    def _write_note(self, mapped: _Mapped, header: Header) -> None:
+        self._arena.write(mapped.at + _NOTE_AT[0], _packed(header))
+        self._arena.words[mapped.at // WORD + _CONTROL] = (header.version + 1) << 2
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _path(self, slice_: int) -> str:
+        return f"{self._folder}/{_name(slice_)}"
+
+    def _current(self, slice_: int, inode: int | None) -> _Mapped | None:
+        """The table of the file that is there now: another process may have replaced it."""
+        known = self._mapped.get(slice_)
+        if known is not None and known.inode == inode:
+            return known
+        self._forget(slice_)
+        return None if inode is None else self._opened(slice_)
+
+    def _looked_at(self, slice_: int) -> _Mapped | None:
+        path = Path(self._path(slice_))
+        return self._current(slice_, path.stat().st_ino if path.exists() else None)
+
+    def _opened(self, slice_: int) -> _Mapped | None:
+        descriptor = os.open(self._path(slice_), os.O_RDWR)
+        try:
+            length = os.fstat(descriptor).st_size
+            head = np.frombuffer(os.pread(descriptor, 64, 0).ljust(64, b"\0"), np.uint64)
+            bits = int(head[_BITS])
+            if head[0] != _MAGIC or head[_WIDTH] != self._width or length != self._bytes(bits):
+                return None
+            self._mapped[slice_] = self._map(descriptor, bits)
+        finally:
+            os.close(descriptor)
+        return self._mapped[slice_]
+
+    def _created(self, slice_: int, bits: int) -> _Mapped:
+        path, length = self._path(slice_) + ".new", self._bytes(bits)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            # Blocks are taken now: on a full disk this raises, whereas a write through the mapping would kill the process.
+            os.posix_fallocate(descriptor, 0, length)
+            mapped = self._map(descriptor, bits)
+        except OSError as error:
+            Path(path).unlink(missing_ok=True)
+            raise StateError(f'cannot make room for slice {slice_} in "{self._folder}": {error.strerror}') from error
+        finally:
+            os.close(descriptor)
+        word = mapped.at // WORD
+        self._arena.words[[word, word + _BITS, word + _WIDTH]] = _MAGIC, bits, self._width
+        return mapped
+
+    def _bytes(self, bits: int) -> int:
+        return (self._margin + (1 << bits)) * WORD * self._width
+
+    def _map(self, descriptor: int, bits: int) -> _Mapped:
+        length = self._bytes(bits)
+        at = self._arena.map(descriptor, length)
+        first = at // (WORD * self._width) + self._margin
+        return _Mapped(at, length, bits, os.fstat(descriptor).st_ino, first)
+
+    def _forget(self, slice_: int) -> None:
+        mapped = self._mapped.pop(slice_, None)
+        self._noted.pop(slice_, None)
+        self._found = None
+        if mapped is not None:
+            self._arena.unmap(mapped.at, mapped.length)
+
+    def _places(self, slices: npt.NDArray[np.int32]) -> _Places:
+        tables = [self._mapped[slice_] for slice_ in slices.tolist()]
+        bits = np.array([table.bits for table in tables], np.uint64)
+        return _Places(
+            np.array([table.first for table in tables], np.int64),
+            np.uint64(64) - bits,
+            (np.int64(1) << bits.astype(np.int64)) - 1,
+            np.array([table.at // WORD for table in tables], np.int64),
+        )
+
+    # -- growth --------------------------------------------------------------------------------------------------------
+
+    def _make_room(self, slices: npt.NDArray[np.int32], coming: npt.NDArray[np.int64]) -> bool:
+        """Rebuild the tables that so many more keys would make too full; returns whether there were any."""
+        grown = False
+        for slice_, count in zip(slices.tolist(), coming.tolist(), strict=True):
+            mapped = self._mapped[slice_]
+            used = int(self._arena.words[mapped.at // WORD + _USED]) + count
+            if used > _FULLEST * (1 << mapped.bits):
+                self._grow(slice_, mapped, count)
+                grown = True
+        return grown
+
+    def _grow(self, slice_: int, old: _Mapped, coming: int) -> None:
+        """A larger table beside the old one, which is valid until the new one takes its name."""
+        live = [(array_words(keys), array_words(values)) for keys, values in self.scan(slice_)]
+        fresh = self._created(slice_, _bits_for(sum(len(keys) for keys, _ in live) + coming))
+        self._mapped[slice_] = fresh
+        try:
+            for keys, values in live:
+                self._insert(slice_, keys, values)
+            self._arena.write(fresh.at + _NOTE_AT[0], self._arena.read(old.at + _NOTE_AT[0], _NOTE_BYTES))
+            self._arena.write(fresh.at + _NOTE_AT[1], self._arena.read(old.at + _NOTE_AT[1], _NOTE_BYTES))
+            self._arena.words[fresh.at // WORD + _CONTROL] = self._arena.words[old.at // WORD + _CONTROL]
+            passing("grow: built")
+            os.replace(self._path(slice_) + ".new", self._path(slice_))
+        except BaseException:
+            self._mapped[slice_] = old
+            self._arena.unmap(fresh.at, fresh.length)
+            raise
+        self._arena.unmap(old.at, old.length)
+
+    def _insert(self, slice_: int, keys: Words, values: Words) -> None:
+        places = self._places(np.array([slice_], np.int32))
+        rows = self._claimed(keys, mixed(keys), np.zeros(len(keys), np.int64), places)
+        self._table[rows, : self._key_words] = keys
+        self._table[rows, self._key_words :] = values
+
+
+def _name(slice_: int) -> str:
+    return f"slice-{slice_:05d}.table"
+
+
+def _bits_for(count: int) -> int:
+    return max(_SMALLEST_BITS, math.ceil(math.log2(max(1, count) / _ROOMY)))
+
+
+def _packed(header: Header) -> bytes:
+    data = header.encoded()
+    if len(data) > _NOTE_BYTES - WORD:
+        raise StateError(
+            f"the progress of an epoch takes {len(data)} bytes, more than the {_NOTE_BYTES} a slice notes; name fewer inputs"
+        )
+    note = len(data).to_bytes(2, "little") + data
+    return note.ljust(-(-len(note) // WORD) * WORD, b"\0")

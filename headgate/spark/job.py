@@ -29,7 +29,7 @@ from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
 from headgate.spark.levers import Levers
-from headgate.spark.metering import WEIGHTS, Counted, Gateway, TaskRecords
+from headgate.spark.metering import LATE_S, MANY_ROWS, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Source, Topology
 
@@ -96,7 +96,9 @@ class RunningJob:
         self._allocation = allocation
         self._version = round(time.time() * 1000)
         self._counters = start_of(self.graph, allocation, self._version, {})
-        self._narrow: frozenset[str] = frozenset()
+        self._shape = plan.Shape()
+        self._counter = Counter(gateway)
+        self._many = False
         self._rows: dict[str, int] = {}
         self._arrived_before: dict[str, float] = {}
         self._query: StreamingQuery | None = None
@@ -131,6 +133,7 @@ class RunningJob:
     def start(self) -> None:
         """Start the query where its checkpoint ends; raises if the topology does not fit its rows."""
         self._stopping.clear()
+        self._counter.detach()
         self._hang_up()
         self._error = None
         self._version += 1  # what is counted begins anew
@@ -158,6 +161,7 @@ class RunningJob:
             time.sleep(LOOK_S)
         query.stop()
         self._query = None
+        self._counter.detach()
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -198,7 +202,7 @@ class RunningJob:
         """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
         empty = self._spark.createDataFrame([], stream.schema)
         epoch = plan.build(self.topology, self.graph, empty, 0, self._allocation.lanes, self._gateway)
-        self._narrow = plan.narrow(epoch)
+        self._shape = plan.shape(self.topology, self.graph, epoch)
         plan.release(epoch)
 
     def _source(self, name: str) -> Source:
@@ -252,6 +256,7 @@ class RunningJob:
             raise Stopped
         self._resting.clear()
         try:
+            self._counter.attach(batch.sparkSession)
             started_s = self._begin()
             self._run(batch, number, started_s)
             self._wait(started_s)
@@ -278,70 +283,74 @@ class RunningJob:
         tag = f"headgate-{self.topology.name}-{version}-{number}"
         with self._exchanging(batch, allocation):
             epoch = plan.build(
-                self.topology, self.graph, batch, number, allocation.lanes, self._gateway, tag, self._narrow
+                self.topology, self.graph, batch, number, allocation.lanes, self._gateway, tag, self._shape, self._many
             )
             try:
                 plan.run(self.topology, self.graph, epoch)
-                counted = metering.read_all(epoch.meters)
+                until_s = time.time() + LATE_S
+                arrivals = metering.read_all(epoch.observed, until_s)
+                sent = self._sent(epoch, arrivals, until_s)
             finally:
                 plan.release(epoch)
-        self._count(epoch, counted, started_s, version, allocation)
+        self._count(epoch, sent, arrivals, started_s, version, allocation)
+
+    def _sent(self, epoch: plan.Epoch, arrivals: Mapping[str, Arrivals], until_s: float) -> dict[str, int]:
+        """Rows that every operator put out."""
+        rows = self._counter.take(set(epoch.meters.values()), until_s)
+        sent: dict[str, int] = {}
+        for name, operator in self.graph.operators.items():
+            if name in self._shape.keeping:
+                sent[name] = sent[operator.inputs[0]]
+            elif name in epoch.observed:
+                sent[name] = arrivals[name].rows if name in arrivals else 0
+            else:
+                sent[name] = rows.get(epoch.meters.get(name, -1), 0)
+        return sent
 
     def _exchanging(self, batch: DataFrame, allocation: JobAllocation) -> AbstractContextManager[None]:
-        if self._narrow.issuperset(self.graph.operators):
+        if self._shape.narrow.issuperset(self.graph.operators):
             return nullcontext()
         return _shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
 
     def _count(
         self,
         epoch: plan.Epoch,
-        counted: Mapping[str, Counted | None],
+        sent: Mapping[str, int],
+        arrivals: Mapping[str, Arrivals],
         started_s: float,
         version: int,
         allocation: JobAllocation,
     ) -> None:
-        sent = {name: found.rows if (found := counted.get(name)) is not None else 0 for name in self.graph.operators}
         rows = sum(sent[source] for source in self.graph.sources)
         before = {source: self._counters.processed(source) for source in self.graph.sources}
         done = Done(version, epoch.tag, epoch.stages, rows)
-        latency = [self._latency(sink, epoch.finished_s[sink], counted, started_s) for sink in self.graph.sinks]
+        latency = [self._latency(sink, epoch.finished_s[sink], sent, arrivals, started_s) for sink in self.graph.sinks]
         self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
+        self._many = rows > MANY_ROWS
         self._limit_rows(sent, time.time() - started_s)
         self._read_to_s = started_s
         after = {source: before[source] + sent[source] for source in before}
         levers.replace(self.place / PROGRESS, msgspec.json.encode(Progress(epoch.number, before, after)))
 
     def _latency(
-        self, sink: str, finished_s: float, counted: Mapping[str, Counted | None], started_s: float
+        self, sink: str, finished_s: float, sent: Mapping[str, int], arrivals: Mapping[str, Arrivals], started_s: float
     ) -> Latency | None:
         """By the rows at the sink if they still say when they arrived; else by those that went into the epoch."""
-        at_sink = counted.get(sink)
-        if at_sink is not None:
-            return at_sink.latency(finished_s)
-        parent = counted.get(self.graph.operators[sink].inputs[0])
-        if parent is None or not parent.rows:
-            return None
-        read = [found for name in self._sources_of(sink) if (found := counted.get(name)) is not None and found.rows]
-        total = sum(found.rows for found in read)
+        if sink in self._shape.observed:
+            return arrivals[sink].latency(finished_s) if sink in arrivals else None
+        read = {name: sent[name] for name in plan.sources_of(self.graph, sink) if sent[name]}
+        put_out = sent[self.graph.operators[sink].inputs[0]]
         parts = [
-            (found if found.arrived_s else self._evenly(found.rows, started_s)).latency(
-                finished_s, parent.rows * found.rows / total
-            )
-            for found in read
+            arrivals.get(name, self._evenly(rows, started_s)).latency(finished_s, put_out * rows / sum(read.values()))
+            for name, rows in read.items()
         ]
         return merge(parts)
 
-    def _evenly(self, rows: int, started_s: float) -> Counted:
+    def _evenly(self, rows: int, started_s: float) -> Arrivals:
         """Rows that do not say when they arrived did so evenly since the epoch before was read."""
         waited_s = started_s - self._read_to_s
         arrived_s = tuple(self._read_to_s + waited_s * quantile for quantile, _ in WEIGHTS)
-        return Counted(rows, rows * (self._read_to_s + waited_s / 2), arrived_s)
-
-    def _sources_of(self, operator: str) -> list[str]:
-        inputs = self.graph.operators[operator].inputs
-        if not inputs:
-            return [operator]
-        return sorted({source for parent in inputs for source in self._sources_of(parent)})
+        return Arrivals(rows, rows * (self._read_to_s + waited_s / 2), arrived_s)
 
     def _wait(self, started_s: float) -> None:
         """Until the pace lets the next epoch start, or something changes."""

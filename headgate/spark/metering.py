@@ -1,13 +1,16 @@
 """What an epoch measured: rows of every operator, when they arrived, and how long every lane was busy.
 
-Rows are counted on their way by `observe`, which costs some 20 ns each and is exact. Busy time is read afterwards, from
-Spark's own record of its tasks: a lane is a task, so nothing has to be measured inside it.
+A meter is a filter that lets every row pass: Spark counts what comes out of a filter anyway, inside the code it generates, and
+exactly. Only arrival times are observed, once on each way through the plan. Busy time is read afterwards, from Spark's own
+record of its tasks: a lane is a task, so nothing has to be measured inside it.
 """
 
 from __future__ import annotations
 
+import re
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,44 +29,48 @@ if TYPE_CHECKING:
 
 WEIGHTS = (*((0.1 * step + 0.05, 0.1) for step in range(9)), (0.925, 0.05), (0.97, 0.04), (0.995, 0.01))
 """Quantiles of the arrival times that are asked for, and the share of the rows that each stands for."""
-ACCURACY = 500
+ACCURACY = 200
+SAMPLE = 16
+"""Of many rows, every so many-th gives its arrival time to the quantiles; all give theirs to the mean."""
+MANY_ROWS = 20_000
 LATE_S = 5.0
 """How long counts may take after their action is done; later they are given up."""
 FIRST_LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Rows that passed a place, and when they had arrived."""
+class Arrivals:
+    """When rows had arrived."""
 
     rows: int
-    arrived_sum_s: float = 0.0
-    arrived_s: tuple[float, ...] = ()
+    sum_s: float
+    quantiles_s: tuple[float, ...]
     """At the quantiles of `WEIGHTS`; empty if the rows do not say."""
 
     def latency(self, finished_s: float, rows: float | None = None) -> Latency | None:
         """How long they took until then; of `rows` rows alike if it is given."""
-        if not self.rows or not self.arrived_s or rows == 0:
+        if not self.quantiles_s or rows == 0:
             return None
         count = self.rows if rows is None else rows
-        points = tuple((max(0.0, finished_s - at_s), share * count) for at_s, (_, share) in self._quantiles())
-        mean_s = max(0.0, finished_s - self.arrived_sum_s / self.rows)
-        return Latency(count, mean_s * count, points)
+        points = tuple(
+            (max(0.0, finished_s - at_s), share * count)
+            for at_s, (_, share) in zip(self.quantiles_s, WEIGHTS, strict=True)
+        )
+        return Latency(count, max(0.0, finished_s - self.sum_s / self.rows) * count, points)
 
-    def _quantiles(self) -> Iterator[tuple[float, tuple[float, float]]]:
-        return zip(self.arrived_s, WEIGHTS, strict=True)
+
+# -- arrival times ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
-    """Counts the rows that pass one place in an epoch."""
+class Observed:
+    """Rows that are observed on their way."""
 
     observation: Any
     gateway: Gateway
-    timed: bool
 
-    def read(self, until_s: float) -> Counted | None:
-        """What it counted; None if no action ever ran through it."""
+    def read(self, until_s: float) -> Arrivals | None:
+        """What was observed; None if no action ever ran through it."""
         look_s = FIRST_LOOK_S
         # Spark tells it by its listeners, a moment after the action; if there was no action it never does.
         while not self.observation.future().isCompleted():
@@ -74,10 +81,12 @@ class Meter:
         told = self.observation.getRow()
         if not told.length():
             return None  # Spark found out that it need not look at these rows
-        values = self.gateway.row(told)
-        if not self.timed or values[2] is None:
-            return Counted(values[0])
-        return Counted(values[0], values[1] / 1e6, tuple(at / 1e6 for at in values[2]))
+        rows, total, quantiles = (*self.gateway.row(told), None, None)[:3]
+        if not rows or total is None:
+            return Arrivals(rows, 0.0, ())
+        mean_s = total / 1e6 / rows
+        spread = tuple(at / 1e6 for at in quantiles) if quantiles is not None else (mean_s,) * len(WEIGHTS)
+        return Arrivals(rows, total / 1e6, spread)
 
 
 class Gateway:
@@ -92,37 +101,174 @@ class Gateway:
         self._observation = getattr(jvm, "org.apache.spark.sql.Observation")
         self._utils = getattr(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
         self._sequence = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toSeq
-        self._count = F.count(F.lit(1)).alias("rows")._jc
-        self._columns: dict[str | None, Any] = {None: self._sequence([])}
+        self._info = getattr(jvm, "org.apache.spark.sql.execution.SparkPlanInfo").fromSparkPlan
+        self._accumulator = getattr(jvm, "org.apache.spark.util.AccumulatorContext").get
+        self._json = _Json(spark)
+        self._count = F.count(F.lit(1).cast("long")).alias("rows")._jc
+        self._arrivals: dict[tuple[str | None, bool], Any] = {}
+        self._passes: dict[int, Any] = {}
 
-    def metered(self, rows: DataFrame, arrival: str | None) -> tuple[DataFrame, Meter]:
-        """The same rows, counted as they pass; with their arrival times, if a column has them."""
+    def counted(self, rows: DataFrame, meter: int) -> DataFrame:
+        """The same rows; a `Counter` will know how many they were, by the number of the meter."""
         from pyspark.sql.classic.dataframe import DataFrame as Rows
 
-        if arrival not in self._columns:
-            self._columns[arrival] = self._sequence(_arrival_columns(str(arrival)))
+        if meter not in self._passes:
+            self._passes[meter] = F.expr(f"{ALWAYS}{FIRST_METER + meter}")._jc
+        return Rows(rows._jdf.filter(self._passes[meter]), rows.sparkSession)
+
+    def observed(self, rows: DataFrame, arrival: str | None, many: bool) -> tuple[DataFrame, Observed]:
+        """The same rows, with their arrival times, if a column has them; of many rows, the quantiles are those of a sample."""
+        from pyspark.sql.classic.dataframe import DataFrame as Rows
+
+        key = arrival, many
+        if key not in self._arrivals:
+            self._arrivals[key] = self._sequence(_arrival_columns(arrival, many))
         observation = self._observation()
-        observed = rows._jdf.observe(observation, self._count, self._columns[arrival])
-        return Rows(observed, rows.sparkSession), Meter(observation, self, arrival is not None)
+        observed = rows._jdf.observe(observation, self._count, self._arrivals[key])
+        return Rows(observed, rows.sparkSession), Observed(observation, self)
 
     def row(self, row: Any) -> Any:
         """A row of the JVM's as Python has it."""
         return _PICKLED.loads(self._utils.toPyRow(row))  # type: ignore[no-untyped-call]
 
+    def meters(self, execution: Any) -> list[tuple[int, int]]:
+        """(meter, accumulator) of every meter in the plan that was carried out."""
+        plan = msgspec.json.decode(self._json(self._info(execution.executedPlan())), type=_Node)
+        return [found for node in plan.all() for found in node.meters()]
+
+    def value(self, accumulator: int) -> int:
+        """What it has counted."""
+        return int(self._accumulator(accumulator).get().value())
+
 
 _PICKLED = CPickleSerializer()
+ALWAYS = "spark_partition_id() >= -"
+"""True of every row, but Spark does not see it: nothing is moved across such a filter, or merged with what comes after it."""
+FIRST_METER = 1_000_000
+METER = re.compile(re.escape(ALWAYS) + r"(\d{7,})", re.IGNORECASE)
+ROWS_OUT = "number of output rows"
 
 
-def _arrival_columns(arrival: str) -> list[Any]:
+class _Metric(msgspec.Struct):
+    name: str
+    accumulatorId: int
+
+
+class _Node(msgspec.Struct):
+    """A node of Spark's physical plan, as Spark describes it."""
+
+    nodeName: str
+    simpleString: str
+    children: list[_Node]
+    metrics: list[_Metric]
+
+    def all(self) -> Iterator[_Node]:
+        yield self
+        for child in self.children:
+            yield from child.all()
+
+    def meters(self) -> Iterator[tuple[int, int]]:
+        match = METER.search(self.simpleString) if self.nodeName == "Filter" else None
+        if match is not None:
+            rows_out = next(metric for metric in self.metrics if metric.name == ROWS_OUT)
+            yield int(match[1]) - FIRST_METER, rows_out.accumulatorId
+
+
+def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
+    if arrival is None:
+        return []
     micros = F.unix_micros(F.col(f"`{arrival}`"))
-    quantiles = F.percentile_approx(micros, [quantile for quantile, _ in WEIGHTS], ACCURACY).alias("arrived")
+    some = F.when(F.pmod(F.hash(micros), F.lit(SAMPLE)) == 0, micros) if many else micros
+    quantiles = F.percentile_approx(some, [quantile for quantile, _ in WEIGHTS], ACCURACY).alias("arrived")
     return [F.sum(micros.cast("double")).alias("sum")._jc, quantiles._jc]
 
 
-def read_all(meters: Mapping[str, Meter]) -> dict[str, Counted | None]:
-    """What the meters of an epoch counted, after its sinks are done."""
-    until_s = time.time() + LATE_S
-    return {name: meter.read(until_s) for name, meter in meters.items()}
+# -- rows ------------------------------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """The meters of one job's query: Spark calls it after every action of the query's own session."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._manager: Any = None
+        self._rows: dict[int, tuple[int, int]] = {}
+        """By accumulator: (meter, rows). What was kept is seen again by later actions, with the same accumulator."""
+        self._oldest = 0
+        """Accumulators before this one belong to earlier epochs."""
+        self._changed = threading.Condition()
+
+    def attach(self, session: SparkSession) -> None:
+        """Count what this session does, until it is detached."""
+        if self._manager is None:
+            self._manager = session._jsparkSession.listenerManager()
+            self._manager.register(self)
+
+    def detach(self) -> None:
+        """The query is at its end."""
+        manager, self._manager = self._manager, None
+        if manager is not None:
+            manager.clear()
+
+    def take(self, meters: Set[int], until_s: float) -> dict[int, int]:
+        """Rows by meter, once all of these meters are known; what has not been told by then is missing."""
+        with self._changed:
+            while not meters <= {meter for meter, _ in self._rows.values()}:
+                if not self._changed.wait(until_s - time.time()):
+                    break
+            rows: dict[int, int] = {}
+            for meter, count in self._rows.values():
+                rows[meter] = rows.get(meter, 0) + count
+            self._oldest = max(self._rows, default=self._oldest)
+            self._rows.clear()
+            return rows
+
+    # -- called by Spark, in a thread of its own
+
+    def onSuccess(self, function: str, execution: Any, nanos: int) -> None:
+        """An action is done."""
+        counted = {number: (meter, self._gateway.value(number)) for meter, number in self._gateway.meters(execution)}
+        with self._changed:
+            self._rows |= {number: told for number, told in counted.items() if number > self._oldest}
+            self._changed.notify_all()
+
+    def onFailure(self, function: str, execution: Any, error: Any) -> None:
+        """An action has failed: its rows did not get through."""
+
+    class Java:
+        """What it is to the JVM."""
+
+        implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
+
+
+def read_all(observed: Mapping[str, Observed], until_s: float) -> dict[str, Arrivals]:
+    """When the rows of an epoch had arrived, by the operator they were observed at, after its sinks are done."""
+    return {name: found for name, one in observed.items() if (found := one.read(until_s)) is not None}
+
+
+class _Json:
+    """The JVM's objects as JSON: one call instead of one for every field.
+
+    It is fetched in pieces that fit into one packet: the gateway holds back the rest of a longer answer until the first part
+    is acknowledged, which takes 40 ms.
+    """
+
+    PIECE = 4000
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
+        self._mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        self._mapper.registerModule(getattr(scala, "MODULE$"))
+        self._writer = jvm.java.io.StringWriter
+
+    def __call__(self, value: Any) -> bytes:
+        writer = self._writer()
+        self._mapper.writeValue(writer, value)
+        text = writer.getBuffer()
+        length = text.length()
+        pieces = (text.substring(at, min(length, at + self.PIECE)) for at in range(0, length, self.PIECE))
+        return "".join(pieces).encode()
 
 
 # -- tasks -----------------------------------------------------------------------------------------------------------------------
@@ -156,13 +302,9 @@ class TaskRecords:
 
     def __init__(self, spark: SparkSession) -> None:
         context = spark.sparkContext
-        jvm = context._jvm
-        assert jvm is not None
         self._store = context._jsc.sc().statusStore()
         self._tracker = context._jsc.sc().statusTracker()
-        self._mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
-        self._mapper.registerModule(getattr(scala, "MODULE$"))
+        self._json = _Json(spark)
 
     def tasks(self, tag: str, expected: Sequence[Stage]) -> list[Task]:
         """The tasks of the Spark jobs with this tag, each with the operator that owns it."""
@@ -172,7 +314,7 @@ class TaskRecords:
 
     def hosts(self) -> list[tuple[str, float, float]]:
         """(host, cores, task seconds so far) of every executor that runs tasks."""
-        told = msgspec.json.decode(self._mapper.writeValueAsString(self._store.executorList(True)).encode())
+        told = msgspec.json.decode(self._json(self._store.executorList(True)))
         return [
             (one["hostPort"].rsplit(":", 1)[0], float(one["totalCores"]), one["totalDuration"] / 1000)
             for one in told
@@ -180,15 +322,15 @@ class TaskRecords:
         ]
 
     def _stage_ids(self, job: int) -> list[int]:
-        return list(msgspec.json.decode(self._mapper.writeValueAsString(self._store.job(job)).encode())["stageIds"])
+        return list(msgspec.json.decode(self._json(self._store.job(job)))["stageIds"])
 
     def _records(self, stage: int) -> list[dict[str, Any]]:
         """The finished tasks of a stage's first attempt; a stage that was skipped has none."""
         try:
-            text = self._mapper.writeValueAsString(self._store.taskList(stage, 0, MOST_TASKS))
+            text = self._json(self._store.taskList(stage, 0, MOST_TASKS))
         except Exception:  # Spark forgets old stages: py4j then raises whatever the JVM raised
             return []
-        return [record for record in msgspec.json.decode(text.encode()) if record["status"] == "SUCCESS"]
+        return [record for record in msgspec.json.decode(text) if record["status"] == "SUCCESS"]
 
 
 MOST_TASKS = 10_000

@@ -7,6 +7,7 @@ nothing is computed twice.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,9 +20,9 @@ from headgate.core.model import Graph
 from headgate.errors import EngineError
 from headgate.spark import metering
 from headgate.spark.lanes import BatchLane, EventLane
-from headgate.spark.metering import Gateway, Meter
+from headgate.spark.metering import Gateway, Observed
 from headgate.spark.reasons import reason_of
-from headgate.spark.topology import Kind, Node, Source, Topology, reads_once
+from headgate.spark.topology import Kind, Node, Topology, reads_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,6 +50,24 @@ class Frame:
         return sum(count for _, count in self.stage) if self.certain else None
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is known about every epoch's plan from looking at one without rows."""
+
+    narrow: frozenset[str] = frozenset()
+    """Operators that leave rows in the partitions they came in."""
+    keeping: frozenset[str] = frozenset()
+    """Operators that put out a row for every row that comes in: there is nothing to count."""
+    observed: Mapping[str, str | None] = field(default_factory=dict)
+    """Where rows are observed, and the column of their arrival: at sinks whose rows still say it, and at the sources of others.
+
+    None where Spark looks at rows twice, to find the ranges of a sort: an observation counts them once.
+    """
+
+
+UNKNOWN = Shape()
+
+
 @dataclass(slots=True)
 class Epoch:
     """One epoch while it is put together and run."""
@@ -57,13 +76,14 @@ class Epoch:
     tag: str
     """Marks the Spark jobs of this epoch."""
     lanes: Mapping[str, int]
-    arrivals: tuple[str, ...]
-    """Columns in which sources say when their rows arrived."""
-    narrow: frozenset[str]
-    """Operators that leave rows in the partitions they came in."""
+    shape: Shape
+    many: bool
+    """Whether it is expected to have many rows."""
     gateway: Gateway
     frames: dict[str, Frame] = field(default_factory=dict)
-    meters: dict[str, Meter] = field(default_factory=dict)
+    meters: dict[str, int] = field(default_factory=dict)
+    """The number of each operator's meter."""
+    observed: dict[str, Observed] = field(default_factory=dict)
     kept: list[DataFrame] = field(default_factory=list)
     stages: dict[str, tuple[Stage, ...]] = field(default_factory=dict)
     """The stages that each sink's action is expected to have."""
@@ -100,30 +120,19 @@ def build(
     lanes: Mapping[str, int],
     gateway: Gateway,
     tag: str = "headgate",
-    narrow: frozenset[str] = frozenset(),
+    shape: Shape = UNKNOWN,
+    many: bool = False,
 ) -> Epoch:
-    """Every operator's rows for this epoch; nothing runs yet.
-
-    `narrow` are the operators known to leave rows in the partitions they came in.
-    """
-    sources = [topology.nodes[name].function for name in graph.sources]
-    epoch = Epoch(
-        number,
-        tag,
-        lanes,
-        tuple({source.arrival: None for source in sources if source.arrival is not None}),
-        narrow,
-        gateway,
-    )
+    """Every operator's rows for this epoch; nothing runs yet."""
+    epoch = Epoch(number, tag, lanes, shape, many, gateway)
     whole = _sources_of(batch, graph, epoch)
     for name in graph.operators:
         node = topology.nodes[name]
         with named(name):
             frame = _source(node, graph, batch, whole) if node.kind is Kind.SOURCE else _applied(node, epoch)
-            if node.kind is not Kind.SINK:
-                frame = _metered(node, frame, epoch)
-                if len(graph.children[name]) > 1:
-                    frame = _keep(frame, epoch)
+            frame = _metered(node, frame, epoch)
+            if len(graph.children[name]) > 1:
+                frame = _keep(frame, epoch)
         epoch.frames[name] = frame
     return epoch
 
@@ -201,7 +210,7 @@ def _applied(node: Node, epoch: Epoch) -> Frame:
     if node.kind is Kind.TRANSFORM:
         rows = _transformed(node, inputs)
     elif node.kind is Kind.SINK:
-        rows = _metered_sink(node, inputs[0].rows, epoch)
+        rows = inputs[0].rows
     else:
         rows = inputs[0].rows.mapInArrow(_lane(node, epoch.number), str(node.schema))
     return _together(node, rows, inputs, epoch)
@@ -212,29 +221,8 @@ def _together(node: Node, rows: DataFrame, inputs: list[Frame], epoch: Epoch) ->
     before = tuple(dict.fromkeys(stage for frame in inputs for stage in frame.before))
     met = len({frame.stage for frame in inputs}) == 1
     stage = inputs[0].stage if met else tuple(part for frame in inputs for part in frame.stage)
-    certain = node.kind is not Kind.TRANSFORM or node.name in epoch.narrow
+    certain = node.kind is not Kind.TRANSFORM or node.name in epoch.shape.narrow
     return Frame(rows, before, stage, certain and all(frame.certain for frame in inputs))
-
-
-NARROW = frozenset(
-    ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "MapInArrow", "Union", "View", "Sample")
-)
-"""Logical operators that leave rows in the partitions they came in."""
-
-
-def narrow(epoch: Epoch) -> frozenset[str]:
-    """The operators of a plan without an exchange of the user's own; looked up once, the plan has the same shape each time."""
-    found = set()
-    for name, frame in epoch.frames.items():
-        tree = str(frame.rows._jdf.queryExecution().analyzed().toString()).splitlines()
-        kinds = [line.lstrip(" :+-").split(" ", 1)[0] for line in tree]
-        exchanges = [kind for kind in kinds if kind.startswith("Repartition")]
-        if set(kinds) - LEAVES - set(exchanges) <= NARROW and len(exchanges) <= len(frame.before):
-            found.add(name)
-    return frozenset(found)
-
-
-LEAVES = frozenset(("LogicalRDD", "LocalRelation"))
 
 
 def _transformed(node: Node, inputs: list[Frame]) -> DataFrame:
@@ -279,23 +267,95 @@ def arrow_schema(ddl: str) -> pa.Schema:
 
 
 def _metered(node: Node, frame: Frame, epoch: Epoch) -> Frame:
-    arrival = node.function.arrival if isinstance(node.function, Source) else None
-    rows, meter = epoch.gateway.metered(frame.rows, arrival)
-    epoch.meters[node.name] = meter
+    """Its rows, counted, or their arrival times observed, which counts them as well; a sink's number is known from before it."""
+    rows = frame.rows
+    if node.name in epoch.shape.observed:
+        arrival = epoch.shape.observed[node.name]
+        rows, epoch.observed[node.name] = epoch.gateway.observed(rows, arrival, epoch.many)
+    elif node.kind is not Kind.SINK and node.name not in epoch.shape.keeping:
+        epoch.meters[node.name] = len(epoch.meters)
+        rows = epoch.gateway.counted(rows, epoch.meters[node.name])
     return Frame(rows, frame.before, frame.stage, frame.certain)
-
-
-def _metered_sink(node: Node, rows: DataFrame, epoch: Epoch) -> DataFrame:
-    """A sink is metered only if its rows still say when they arrived: their number is known from the operator before it."""
-    times = {column for column, kind in rows.dtypes if kind == "timestamp"}
-    arrival = next((column for column in epoch.arrivals if column in times), None)
-    if arrival is None:
-        return rows
-    rows, epoch.meters[node.name] = epoch.gateway.metered(rows, arrival)
-    return rows
 
 
 def _keep(frame: Frame, epoch: Epoch) -> Frame:
     rows = frame.rows.persist()
     epoch.kept.append(rows)
     return Frame(rows, frame.before, frame.stage, frame.certain)
+
+
+# -- shape -----------------------------------------------------------------------------------------------------------------------
+
+NARROW = frozenset(
+    ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "MapInArrow", "Union", "View", "Sample")
+)
+"""Logical operators that leave rows in the partitions they came in."""
+LEAVES = frozenset(("LogicalRDD", "LocalRelation"))
+KEEPING = frozenset(("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression"))
+"""Logical operators that put out a row for every row."""
+
+
+def shape(topology: Topology, graph: Graph, epoch: Epoch) -> Shape:
+    """That of every epoch, from one that was built without knowing it."""
+    trees = {name: _tree(frame.rows) for name, frame in epoch.frames.items()}
+    kinds = {name: Counter(kind for kind, _ in tree) for name, tree in trees.items()}
+    narrow = frozenset(name for name, frame in epoch.frames.items() if _is_narrow(kinds[name], len(frame.before)))
+    keeping = frozenset(
+        name
+        for name, node in topology.nodes.items()
+        if node.kind is Kind.TRANSFORM and len(node.inputs) == 1 and _keeps(kinds[name], kinds[node.inputs[0]])
+    )
+    twice = {name for sink in graph.sinks if _by_range(trees[sink]) for name in before(graph, sink)} - keeping
+    return Shape(narrow, keeping, {**dict.fromkeys(twice), **_arrivals(topology, graph, epoch)})
+
+
+def _tree(rows: DataFrame) -> list[tuple[str, str]]:
+    """The nodes of its logical plan: (kind, what follows)."""
+    lines = str(rows._jdf.queryExecution().analyzed().toString()).splitlines()
+    nodes = (line.lstrip(" :+-").partition(" ") for line in lines)
+    return [(kind, rest) for kind, _, rest in nodes]
+
+
+def _by_range(tree: list[tuple[str, str]]) -> bool:
+    """Whether some rows are put in order across partitions."""
+    return any(
+        (kind == "Sort" and rest.endswith(", true")) or (kind == "RepartitionByExpression" and " NULLS " in rest)
+        for kind, rest in tree
+    )
+
+
+def _is_narrow(kinds: Counter[str], planned: int) -> bool:
+    """Whether there is no exchange but those that were planned."""
+    exchanges = sum(count for kind, count in kinds.items() if kind.startswith("Repartition"))
+    others = {kind for kind in kinds if not kind.startswith("Repartition")}
+    return others - LEAVES <= NARROW and exchanges <= planned
+
+
+def _keeps(after: Counter[str], before: Counter[str]) -> bool:
+    """Whether nothing has come to the plan that can drop or add rows; its own meter is a filter."""
+    return not before - after and set(after - before - Counter(Filter=1)) <= KEEPING
+
+
+def _arrivals(topology: Topology, graph: Graph, epoch: Epoch) -> dict[str, str | None]:
+    columns = {name: topology.nodes[name].function.arrival for name in graph.sources}
+    known = tuple(column for column in columns.values() if column is not None)
+    found: dict[str, str | None] = {}
+    for sink in graph.sinks:
+        times = {column for column, kind in epoch.frames[sink].rows.dtypes if kind == "timestamp"}
+        at_sink = next((column for column in known if column in times), None)
+        if at_sink is not None:
+            found[sink] = at_sink
+        else:
+            found |= {name: column for name in sources_of(graph, sink) if (column := columns[name]) is not None}
+    return found
+
+
+def before(graph: Graph, operator: str) -> set[str]:
+    """All operators that its rows come from."""
+    inputs = graph.operators[operator].inputs
+    return {*inputs, *(name for parent in inputs for name in before(graph, parent))}
+
+
+def sources_of(graph: Graph, operator: str) -> list[str]:
+    """The sources that its rows come from."""
+    return sorted(name for name in before(graph, operator) if name in graph.sources)

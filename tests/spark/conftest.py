@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,12 @@ from pyspark.sql import SparkSession
 from headgate.config import SparkSettings
 from headgate.spark.engine import SparkEngine, open_engine
 
+from .processes import Run
+
 SETTINGS = SparkSettings(slots=8, back_off_s=0.2, retries=2, stop_s=30)
 
 Until = Callable[..., None]
+Start = Callable[[Sequence[str]], Run]
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +55,17 @@ def until() -> Until:
             time.sleep(0.05)
 
     return wait
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a command in a session of its own; whatever is left of it at the end is killed."""
+    runs: list[Run] = []
+
+    def begin(command: Sequence[str]) -> Run:
+        runs.append(Run(tmp_path, command))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.close()

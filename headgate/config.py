@@ -241,6 +241,10 @@ class StateSettings:
     lock_wait_s: float = setting(
         10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
     )
+    balance_epochs: int = setting(
+        20, "epochs", "How often it is looked whether slices should move between lanes, by what they had to do.", 1
+    )
+    upkeep_epochs: int = setting(10, "epochs", "How often it is looked whether deltas should be merged.", 1)
     merge_ratio: float = setting(
         1.0, "times", "Deltas of a slice are merged into a new snapshot once they are this many times its size.", 0.01
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headgate.config import SparkSettings
+from headgate.config import SparkSettings, StateSettings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph, Job, JobAllocation, JobReading
@@ -28,6 +28,7 @@ from headgate.errors import EngineError
 from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
+from headgate.spark.keyed import KeyedStates
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.reasons import reason_of
@@ -76,6 +77,7 @@ class RunningJob:
         place: Path,
         allocation: JobAllocation,
         settings: SparkSettings,
+        state: StateSettings | None = None,
     ) -> None:
         self.topology = topology
         self.graph: Graph = topology.graph()
@@ -93,6 +95,8 @@ class RunningJob:
         self._spark = spark
         self._gateway = gateway
         self._settings = settings
+        self._state_settings = state or StateSettings()
+        self._keyed: KeyedStates | None = None
         self._allocation = allocation
         self._version = round(time.time() * 1000)
         self._counters = start_of(self.graph, allocation, self._version, {})
@@ -140,6 +144,8 @@ class RunningJob:
         self._counters = start_of(self.graph, self._allocation, self._version, self._processed_before())
         self._pull_levers()
         stream = self._stream()
+        self._close_state()
+        self._keyed = self._keyed_states()
         self._dry_run(stream)
         writer = (
             stream.writeStream.foreachBatch(self._epoch).queryName(self.topology.name).outputMode(self.topology.mode)
@@ -163,6 +169,18 @@ class RunningJob:
         self._query = None
         self._counter.detach()
         self._hang_up()
+        self._close_state()
+
+    def _keyed_states(self) -> KeyedStates | None:
+        nodes = [node for node in self.topology.nodes.values() if node.keyed is not None]
+        if not nodes:
+            return None
+        return KeyedStates(self._spark, nodes, self.place, self._settings.slots, self._state_settings)
+
+    def _close_state(self) -> None:
+        if self._keyed is not None:
+            self._keyed.close()
+        self._keyed = None
 
     def _hang_up(self) -> None:
         """End the thread and the connection that a query's callbacks came by: Py4J keeps both when the query is long gone."""
@@ -201,7 +219,9 @@ class RunningJob:
     def _dry_run(self, stream: DataFrame) -> None:
         """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
         empty = self._spark.createDataFrame([], stream.schema)
-        epoch = plan.build(self.topology, self.graph, empty, 0, self._allocation.lanes, self._gateway)
+        epoch = plan.build(
+            self.topology, self.graph, empty, plan.DRY, self._allocation.lanes, self._gateway, keyed=self._keyed
+        )
         self._shape = plan.shape(self.topology, self.graph, epoch)
         plan.release(epoch)
 
@@ -283,10 +303,20 @@ class RunningJob:
         tag = f"headgate-{self.topology.name}-{version}-{number}"
         with self._exchanging(batch, allocation):
             epoch = plan.build(
-                self.topology, self.graph, batch, number, allocation.lanes, self._gateway, tag, self._shape, self._many
+                self.topology,
+                self.graph,
+                batch,
+                number,
+                allocation.lanes,
+                self._gateway,
+                tag,
+                self._shape,
+                self._many,
+                self._keyed,
             )
             try:
                 plan.run(self.topology, self.graph, epoch)
+                plan.commit_state(epoch)
                 until_s = time.time() + LATE_S
                 arrivals = metering.read_all(epoch.observed, until_s)
                 sent = self._sent(epoch, arrivals, until_s)

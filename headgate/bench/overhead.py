@@ -28,6 +28,7 @@ from headgate.errors import EngineError
 from headgate.sim.bars import Bar
 from headgate.spark import levers, sinks, sources
 from headgate.spark.levers import Levers
+from headgate.spark.metering import OBSERVED_EVERY
 from headgate.spark.sources.load import Generator
 from headgate.spark.topology import Topology
 
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
     from headgate.spark.engine import SparkEngine
 
-TURNS = 6
-EPOCHS = 5
-"""Epochs per turn."""
-WARM_UP = 8
+TURNS = 5
+EPOCHS = OBSERVED_EVERY
+"""Epochs per turn: one of them looks at arrival times."""
+WARM_UP = 40
 EPOCH_ROWS = {"page-load": 100_000, "JVM only": 500_000}
 SMALL_ROWS = 2_000
 """In a small epoch hardly anything but what every epoch costs is left; what Headgate adds to that is told apart, in seconds."""

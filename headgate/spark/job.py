@@ -30,7 +30,8 @@ from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.levers import Levers
-from headgate.spark.metering import LATE_S, MANY_ROWS, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.plan import Observing
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Source, Topology
 
@@ -51,6 +52,9 @@ LEAST_ROWS = 10
 """An epoch may always read so many."""
 CATCH_UP = 1.2
 """And so many times what arrived since the epoch before: an epoch that is slow for other reasons must not fall behind."""
+LONGER = 2.0
+"""But never so many that, at the speed of the epoch before, it would take more than this many times the longest time: with too few
+lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
 
 
 class Stopped(Exception):
@@ -102,7 +106,10 @@ class RunningJob:
         self._counters = start_of(self.graph, allocation, self._version, {})
         self._shape = plan.Shape()
         self._counter = Counter(gateway)
-        self._many = False
+        self._waited: dict[str, Arrivals] = {}
+        """When rows had arrived, counted from the start of the epoch that was observed last."""
+        self._unobserved: int | None = None
+        """Epochs with many rows since then; None if the last one had few."""
         self._rows: dict[str, int] = {}
         self._arrived_before: dict[str, float] = {}
         self._query: StreamingQuery | None = None
@@ -258,13 +265,14 @@ class RunningJob:
             levers.write(self._place_of(name), Levers(lanes, most))
 
     def _limit_rows(self, sent: Mapping[str, int], took_s: float) -> None:
-        """As many rows as would have been worked off in the longest time that an epoch may take; but never fewer than arrive."""
+        """As many rows as would have been worked off in the longest time that an epoch may take; or as arrive, within limits."""
         factor = self._settings.longest_epoch_s / max(0.01, took_s)
         for name in self.graph.sources:
             arrived = self._arrived(name)
             if sent[name] and arrived is not None:
                 since = arrived - self._arrived_before.get(name, 0.0)
-                self._rows[name] = math.ceil(max(LEAST_ROWS, sent[name] * factor, CATCH_UP * since))
+                wanted = min(max(sent[name] * factor, CATCH_UP * since), sent[name] * factor * LONGER)
+                self._rows[name] = math.ceil(max(LEAST_ROWS, wanted))
                 self._arrived_before[name] = arrived
         self._pull_levers()
 
@@ -311,18 +319,28 @@ class RunningJob:
                 self._gateway,
                 tag,
                 self._shape,
-                self._many,
+                self._observing(),
                 self._keyed,
             )
             try:
                 plan.run(self.topology, self.graph, epoch)
                 plan.commit_state(epoch)
                 until_s = time.time() + LATE_S
-                arrivals = metering.read_all(epoch.observed, until_s)
-                sent = self._sent(epoch, arrivals, until_s)
+                observed = metering.read_all(epoch.observed, until_s)
+                sent = self._sent(epoch, observed, until_s)
             finally:
                 plan.release(epoch)
-        self._count(epoch, sent, arrivals, started_s, version, allocation)
+        self._count(epoch, sent, self._arrivals(observed, started_s), started_s, version, allocation)
+
+    def _observing(self) -> Observing:
+        """Few rows are all looked at; of many, a sample in every so many-th epoch."""
+        if self._unobserved is None:
+            return Observing.ALL
+        return Observing.NONE if 0 < self._unobserved < OBSERVED_EVERY else Observing.SAMPLE
+
+    def _arrivals(self, observed: Mapping[str, Arrivals], started_s: float) -> dict[str, Arrivals]:
+        self._waited |= {name: found.moved(-started_s) for name, found in observed.items() if found.quantiles_s}
+        return {name: waited.moved(started_s) for name, waited in self._waited.items()}
 
     def _sent(self, epoch: plan.Epoch, arrivals: Mapping[str, Arrivals], until_s: float) -> dict[str, int]:
         """Rows that every operator put out."""
@@ -356,7 +374,8 @@ class RunningJob:
         done = Done(version, epoch.tag, epoch.stages, rows)
         latency = [self._latency(sink, epoch.finished_s[sink], sent, arrivals, started_s) for sink in self.graph.sinks]
         self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
-        self._many = rows > MANY_ROWS
+        last = self._unobserved or 0
+        self._unobserved = (last % OBSERVED_EVERY + 1) if rows > MANY_ROWS else None
         self._limit_rows(sent, time.time() - started_s)
         self._read_to_s = started_s
         after = {source: before[source] + sent[source] for source in before}
@@ -366,10 +385,10 @@ class RunningJob:
         self, sink: str, finished_s: float, sent: Mapping[str, int], arrivals: Mapping[str, Arrivals], started_s: float
     ) -> Latency | None:
         """By the rows at the sink if they still say when they arrived; else by those that went into the epoch."""
-        if sink in self._shape.observed:
-            return arrivals[sink].latency(finished_s) if sink in arrivals else None
-        read = {name: sent[name] for name in plan.sources_of(self.graph, sink) if sent[name]}
         put_out = sent[self.graph.operators[sink].inputs[0]]
+        if sink in self._shape.observed:
+            return arrivals[sink].latency(finished_s, put_out) if sink in arrivals else None
+        read = {name: sent[name] for name in plan.sources_of(self.graph, sink) if sent[name]}
         parts = [
             arrivals.get(name, self._evenly(rows, started_s)).latency(finished_s, put_out * rows / sum(read.values()))
             for name, rows in read.items()

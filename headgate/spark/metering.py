@@ -33,6 +33,8 @@ ACCURACY = 200
 SAMPLE = 16
 """Of many rows, every so many-th gives its arrival time to the quantiles; all give theirs to the mean."""
 MANY_ROWS = 20_000
+OBSERVED_EVERY = 8
+"""Arrival times of an epoch with many rows are observed in every so many-th; in between, rows have waited as long as then."""
 LATE_S = 5.0
 """How long counts may take after their action is done; later they are given up."""
 FIRST_LOOK_S = 0.001
@@ -57,6 +59,10 @@ class Arrivals:
             for at_s, (_, share) in zip(self.quantiles_s, WEIGHTS, strict=True)
         )
         return Latency(count, max(0.0, finished_s - self.sum_s / self.rows) * count, points)
+
+    def moved(self, by_s: float) -> Arrivals:
+        """Rows that arrived so much later."""
+        return Arrivals(self.rows, self.sum_s + self.rows * by_s, tuple(at_s + by_s for at_s in self.quantiles_s))
 
 
 # -- arrival times ---------------------------------------------------------------------------------------------------------------

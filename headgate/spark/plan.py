@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,14 @@ class Shape:
 UNKNOWN = Shape()
 
 
+class Observing(Enum):
+    """Which arrival times of an epoch are looked at."""
+
+    ALL = "all"
+    SAMPLE = "a sample"
+    NONE = "none"
+
+
 @dataclass(slots=True)
 class Epoch:
     """One epoch while it is put together and run."""
@@ -81,8 +90,7 @@ class Epoch:
     """Marks the Spark jobs of this epoch."""
     lanes: Mapping[str, int]
     shape: Shape
-    many: bool
-    """Whether it is expected to have many rows."""
+    observing: Observing
     gateway: Gateway
     keyed: KeyedStates | None = None
     frames: dict[str, Frame] = field(default_factory=dict)
@@ -126,11 +134,11 @@ def build(
     gateway: Gateway,
     tag: str = "headgate",
     shape: Shape = UNKNOWN,
-    many: bool = False,
+    observing: Observing = Observing.ALL,
     keyed: KeyedStates | None = None,
 ) -> Epoch:
     """Every operator's rows for this epoch; nothing runs yet. The epoch `DRY` never will."""
-    epoch = Epoch(number, tag, lanes, shape, many, gateway, keyed)
+    epoch = Epoch(number, tag, lanes, shape, observing, gateway, keyed)
     whole = _sources_of(batch, graph, epoch)
     for name in graph.operators:
         node = topology.nodes[name]
@@ -297,9 +305,11 @@ def arrow_schema(ddl: str) -> pa.Schema:
 def _metered(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     """Its rows, counted, or their arrival times observed, which counts them as well; a sink's number is known from before it."""
     rows = frame.rows
-    if node.name in epoch.shape.observed:
-        arrival = epoch.shape.observed[node.name]
-        rows, epoch.observed[node.name] = epoch.gateway.observed(rows, arrival, epoch.many)
+    arrival = epoch.shape.observed.get(node.name)
+    timed = arrival is not None and epoch.observing is not Observing.NONE
+    if timed or (arrival is None and node.name in epoch.shape.observed):
+        many = epoch.observing is Observing.SAMPLE
+        rows, epoch.observed[node.name] = epoch.gateway.observed(rows, arrival, many)
     elif node.kind is not Kind.SINK and node.name not in epoch.shape.keeping:
         epoch.meters[node.name] = len(epoch.meters)
         rows = epoch.gateway.counted(rows, epoch.meters[node.name])

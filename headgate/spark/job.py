@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headgate.config import SparkSettings, StateSettings
+from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph, Job, JobAllocation, JobReading
-from headgate.errors import EngineError
+from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
@@ -81,7 +81,6 @@ class RunningJob:
         place: Path,
         allocation: JobAllocation,
         settings: SparkSettings,
-        state: StateSettings | None = None,
     ) -> None:
         self.topology = topology
         self.graph: Graph = topology.graph()
@@ -99,7 +98,6 @@ class RunningJob:
         self._spark = spark
         self._gateway = gateway
         self._settings = settings
-        self._state_settings = state or StateSettings()
         self._keyed: KeyedStates | None = None
         self._allocation = allocation
         self._version = round(time.time() * 1000)
@@ -182,7 +180,12 @@ class RunningJob:
         nodes = [node for node in self.topology.nodes.values() if node.keyed is not None]
         if not nodes:
             return None
-        return KeyedStates(self._spark, nodes, self.place, self._settings.slots, self._state_settings)
+        slots, state = self._settings.slots, self._settings.state
+        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble)
+
+    def _state_trouble(self, error: StateError) -> None:
+        """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""
+        self.reason = f"upkeep of its state: {error}"
 
     def _close_state(self) -> None:
         if self._keyed is not None:

@@ -8,7 +8,7 @@ partition draws the lane to the executor that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,9 +20,9 @@ import pyarrow as pa
 from headgate.config import StateSettings
 from headgate.core.routing import Routing, routed, slice_count
 from headgate.errors import EngineError, StateError
-from headgate.spark.keyed_lanes import LABEL, Collected, KeyedLane, Reports, Told
+from headgate.spark.keyed_lanes import LABEL, Collected, Combining, KeyedLane, Reports, Told
 from headgate.spark.topology import Keyed, Node
-from headgate.state.aggregate import SLICE, Aggregate
+from headgate.state.aggregate import SLICE, Aggregate, partial_schema
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
 from headgate.state.inspect import checkpoint_of, place_of
 from headgate.state.lane import LaneTask
@@ -61,13 +61,18 @@ class KeyedStates:
     """The keyed operators of one job, from its start to its end."""
 
     def __init__(
-        self, spark: SparkSession, nodes: Sequence[Node], place: Path, cores: int, settings: StateSettings
+        self,
+        spark: SparkSession,
+        nodes: Sequence[Node],
+        place: Path,
+        cores: int,
+        settings: StateSettings,
+        on_trouble: Callable[[StateError], None],
     ) -> None:
+        self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
         self._states = {node.name: KeyedState(node, place, cores, settings) for node in nodes}
         self._lanes: dict[str, int] = {}
-        self.trouble = ""
-        """What last went wrong with snapshots and clean-up, which are tried again."""
 
     def declare(self, node: Node, rows: DataFrame) -> Any:
         """The columns that the operator puts out for such rows; refuses state that was written by another one."""
@@ -92,12 +97,9 @@ class KeyedStates:
         """All lanes are done: from here on the epoch counts. To be called before Spark's own commit."""
         for name, state in self._states.items():
             told = self._reports.value
-            state.commit(epoch, [told[name, epoch, lane] for lane in range(self._lanes[name])], self._noted)
+            state.commit(epoch, [told[name, epoch, lane] for lane in range(self._lanes[name])], self._on_trouble)
         if self._states:
             self._reports.value = {}
-
-    def _noted(self, error: StateError) -> None:
-        self.trouble = str(error)
 
     def close(self) -> None:
         """The job has stopped; its state stays where it is."""
@@ -121,7 +123,10 @@ class KeyedState:
     loads: list[float] = field(default_factory=list)
     committed: tuple[DeltaFile, ...] | None = None
     upkeep: Background | None = None
-    _table: Table | None = None
+    combining: bool = False
+    """Whether rows are combined by key before the exchange."""
+    _tables: dict[bool, Table] = field(default_factory=dict)
+    """Of the routing now, by whether rows are combined."""
     _since: int = 0
     """Epochs since slices were last shared out."""
 
@@ -147,6 +152,14 @@ class KeyedState:
 
         assert self.operator is not None
         return from_arrow_schema(self.operator.output_schema)
+
+    @cached_property
+    def partial(self) -> StructType:
+        """The columns of rows that were combined."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        assert self.operator is not None and isinstance(self.operator.processor, Aggregate)
+        return from_arrow_schema(partial_schema(self.operator.processor, self.operator.schema))
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -185,9 +198,13 @@ class KeyedState:
         """Stop what goes on in the background."""
         if self.upkeep is not None:
             self.upkeep.close()
-        if self._table is not None:
-            self._table.marks.unpersist()
-        self.upkeep, self._table = None, None
+        self.upkeep = None
+        self._forget_tables()
+
+    def _forget_tables(self) -> None:
+        for table in self._tables.values():
+            table.marks.unpersist()
+        self._tables = {}
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
@@ -195,8 +212,10 @@ class KeyedState:
         """The rows in their lanes, through the processor."""
         assert self.operator is not None and self.life is not None
         routing = self._routed(lanes, self.life.slices)
+        if self.combining:
+            rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
         table = self._table_for(rows, routing, self.life.slices)
-        laned = rows.select("*", *table.columns).repartition(lanes, LABEL)
+        laned = rows.select(*table.columns).repartition(lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
         return table.beside(laned).mapInArrow(lane, self.schema)
 
@@ -226,14 +245,14 @@ class KeyedState:
         return self.routing
 
     def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
-        if self._table is None or self._table.routing != routing:
-            if self._table is not None:
-                self._table.marks.unpersist()
-            self._table = Table.of(rows, self.keyed.key, routing, slices)
-            self._table.marks.persist()
-        return self._table
+        if any(table.routing != routing for table in self._tables.values()):
+            self._forget_tables()
+        if self.combining not in self._tables:
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices)
+            self._tables[self.combining].marks.persist()
+        return self._tables[self.combining]
 
-    def commit(self, epoch: int, told: Sequence[Told], on_error: Any) -> None:
+    def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
         """The epoch counts, with these lanes' files."""
         assert self.checkpoint is not None and self.life is not None
         files = tuple(one.report.file for one in told if one.report.file is not None)
@@ -243,6 +262,7 @@ class KeyedState:
         self.committed = files
         self._since += 1
         self._weigh(told)
+        self.combining = self._worth_combining(told)
         if self.upkeep is None:
             upkeep = Upkeep(self.checkpoint, self.life, self.settings, self.place / "scratch")
             self.upkeep = Background(upkeep, on_error)
@@ -255,6 +275,16 @@ class KeyedState:
         seen = [at_ms - self.keyed.lateness_ms for at_ms in latest] + ([] if now is None else [now])
         self.clock = Clock(epoch, now, max(seen, default=None))
         self.checkpoint.location.write(_CLOCK, msgspec.json.encode(self.clock))
+
+    def _worth_combining(self, told: Sequence[Told]) -> bool:
+        """Whether many rows meet by key; looked at again whenever slices are shared out, in an epoch without."""
+        assert self.operator is not None
+        if not isinstance(self.operator.processor, Aggregate) or self.keyed.time is not None:
+            return False
+        if self.combining:
+            return self._since < self.settings.balance_epochs
+        rows, keys = sum(one.report.rows for one in told), sum(one.report.changed for one in told)
+        return rows >= self.settings.combine_ratio * max(1, keys)
 
     def _weigh(self, told: Sequence[Told]) -> None:
         for one in told:
@@ -274,8 +304,8 @@ class Table:
     """The mark of each lane, and its label."""
     rows: DataFrame
     """The same, with the columns of the operator's input, all null."""
-    columns: tuple[Any, Any]
-    """Slice and label of an input row."""
+    columns: tuple[Any, ...]
+    """The same columns of an input row, with its slice and its label."""
 
     @staticmethod
     def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int) -> Table:
@@ -285,11 +315,14 @@ class Table:
         names = labels(lanes)
         each = [(names[lane], -1 - lane) for lane in range(lanes)]
         marks = rows.sparkSession.createDataFrame(each, f"{LABEL} int, {SLICE} int").repartition(lanes, LABEL)
-        empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in rows.schema.fields]
-        slice_ = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
+        own = [one for one in rows.schema.fields if one.name != SLICE]
+        empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
+        hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
+        slice_ = F.col(SLICE) if SLICE in rows.columns else hashed
         # An array literal is data to the code that Spark generates: another table compiles nothing anew.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
-        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), (slice_.alias(SLICE), label.alias(LABEL)))
+        columns = (*(F.col(f"`{one.name}`") for one in own), slice_.alias(SLICE), label.alias(LABEL))
+        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
 
     def beside(self, rows: DataFrame) -> DataFrame:
         """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""

@@ -16,7 +16,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from headgate.errors import StateError
 from headgate.spark.lanes import BatchLane, LaneError
-from headgate.state.aggregate import SLICE
+from headgate.state.aggregate import SLICE, Aggregate, combine, partial_schema
 from headgate.state.lane import LaneReport, LaneResult, LaneTask, run_lane
 from headgate.state.operators import KeyedOperator
 
@@ -78,6 +78,19 @@ class KeyedLane:
             yield from run_lane(self.operator, task, latest.of(batches), tell)
         except StateError as error:
             raise LaneError(f'operator "{self.operator.name}": {error}') from error
+
+
+@dataclass(frozen=True)
+class Combining:
+    """Rows of an aggregation before the exchange: one per key, instead of all of them."""
+
+    operator: KeyedOperator
+    slices: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert isinstance(self.operator.processor, Aggregate)
+        for batch in combine(self.operator.processor, self.operator.schema, batches, self.slices):
+            yield batch.cast(partial_schema(self.operator.processor, self.operator.schema))
 
 
 class Latest:

@@ -79,6 +79,14 @@ def test_counts_are_exact_through_other_numbers_of_lanes(engine: SparkEngine, ou
     assert reading(engine).operators["count"].processed == {"visit": ROWS}
 
 
+def test_rows_that_meet_by_key_are_combined_before_the_exchange(engine: SparkEngine, out: Path, until: Until) -> None:
+    start(engine, counting(out), read_limit=1000)
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    keyed = engine._jobs["job"]._keyed
+    assert keyed is not None and keyed._states["count"].combining
+    assert newest(out) == expected()
+
+
 def test_state_outlives_pause_and_resume(engine: SparkEngine, out: Path, until: Until) -> None:
     start(engine, counting(out), read_limit=500)
     until(lambda: epochs(engine) >= 2, "two epochs")

@@ -1,4 +1,4 @@
-"""What several suites share: a Redis of their own."""
+"""What several suites share: a Redis of their own, and laws that are checked without looking at the clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
 PATIENCE_S = 10.0
+
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

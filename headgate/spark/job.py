@@ -288,6 +288,7 @@ class RunningJob:
         self._resting.clear()
         try:
             self._counter.attach(batch.sparkSession)
+            self._counter.begin()
             started_s = self._begin()
             self._run(batch, number, started_s)
             self._wait(started_s)

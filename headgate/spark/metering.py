@@ -108,7 +108,7 @@ class Gateway:
         self._utils = getattr(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
         self._sequence = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toSeq
         self._info = getattr(jvm, "org.apache.spark.sql.execution.SparkPlanInfo").fromSparkPlan
-        self._accumulator = getattr(jvm, "org.apache.spark.util.AccumulatorContext").get
+        self._accumulators = getattr(jvm, "org.apache.spark.util.AccumulatorContext")
         self._json = _Json(spark)
         self._count = F.count(F.lit(1).cast("long")).alias("rows")._jc
         self._arrivals: dict[tuple[str | None, bool], Any] = {}
@@ -144,7 +144,11 @@ class Gateway:
 
     def value(self, accumulator: int) -> int:
         """What it has counted."""
-        return int(self._accumulator(accumulator).get().value())
+        return int(self._accumulators.get(accumulator).get().value())
+
+    def newest(self) -> int:
+        """A number above those of all accumulators so far."""
+        return int(self._accumulators.newId())
 
 
 _PICKLED = CPickleSerializer()
@@ -216,6 +220,12 @@ class Counter:
         if manager is not None:
             manager.clear()
 
+    def begin(self) -> None:
+        """An epoch begins: what an earlier one, or an attempt that failed, has counted is not its own."""
+        with self._changed:
+            self._oldest = self._gateway.newest()
+            self._rows.clear()
+
     def take(self, meters: Set[int], until_s: float) -> dict[int, int]:
         """Rows by meter, once all of these meters are known; what has not been told by then is missing."""
         with self._changed:
@@ -225,8 +235,6 @@ class Counter:
             rows: dict[int, int] = {}
             for meter, count in self._rows.values():
                 rows[meter] = rows.get(meter, 0) + count
-            self._oldest = max(self._rows, default=self._oldest)
-            self._rows.clear()
             return rows
 
     # -- called by Spark, in a thread of its own

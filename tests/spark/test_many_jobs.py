@@ -19,6 +19,7 @@ from .builders import ROWS, same, topology
 from .conftest import Until
 
 JOBS = 20
+WARM_UP_EPOCHS = 6
 APART_EPOCHS = 12
 """Epochs of every job between the two looks."""
 
@@ -90,7 +91,7 @@ def test_nothing_grows_while_twenty_jobs_run_and_nothing_stays_when_they_are_gon
         engine.submit(small(number))
     until(lambda: len(engine.jobs()) == JOBS and fewest_epochs(engine) >= 1, "an epoch of each", within_s=300)
     all_paced(engine, 1.0)
-    until(lambda: fewest_epochs(engine) >= 4, "the warm-up", within_s=300)
+    until(lambda: fewest_epochs(engine) >= WARM_UP_EPOCHS, "the warm-up", within_s=300)
     first, since = held(spark), fewest_epochs(engine)
     until(lambda: fewest_epochs(engine) >= since + APART_EPOCHS, "more epochs", within_s=300)
     last = held(spark)
@@ -100,7 +101,7 @@ def test_nothing_grows_while_twenty_jobs_run_and_nothing_stays_when_they_are_gon
     assert last.files <= first.files + 5
     assert last.jvm_files <= first.jvm_files + JOBS
     assert last.kept <= JOBS / 4
-    assert last.heap_mb <= 1.1 * first.heap_mb + 10
+    assert last.heap_mb <= 1.25 * first.heap_mb + 10
     all_paced(engine, 600.0)
     for name in list(engine.states()):
         engine.remove(name)

@@ -251,6 +251,42 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSettings:
+    """How keyed state is kept."""
+
+    slices_per_core: int = setting(
+        4, "slices", "Slices of a keyed operator per core that it may ever use, unless it says how many.", 1, 256
+    )
+    backups: int = setting(1, "copies", "Copies of each slice on other hosts.", 0, 16)
+    hot_share: float = setting(
+        0.1, "share", "Slices are moved between lanes only if the busiest lane gets this much less to do.", 0, 1
+    )
+    chunk_items: int = setting(
+        64, "items", "Items of a list or window that are stored, and rewritten, together.", 1, 65536
+    )
+    largest_slice_mb: int = setting(
+        16_384, "MB", "Largest size of one slice with values of varying length (addresses, not memory).", 1
+    )
+    lock_wait_s: float = setting(
+        10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
+    )
+    balance_epochs: int = setting(
+        20, "epochs", "How often it is looked whether slices should move between lanes, by what they had to do.", 1
+    )
+    combine_ratio: float = setting(
+        4.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1
+    )
+    upkeep_epochs: int = setting(10, "epochs", "How often it is looked whether deltas should be merged.", 1)
+    merge_ratio: float = setting(
+        1.0, "times", "Deltas of a slice are merged into a new snapshot once they are this many times its size.", 0.01
+    )
+    merge_epochs: int = setting(100, "epochs", "Deltas of a slice are merged at the latest after this many epochs.", 1)
+    kept_snapshots: int = setting(
+        2, "snapshots", "Snapshots of each slice that are kept, with the deltas since.", 1, 64
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings:
     """How jobs run on Spark."""
 
@@ -282,6 +318,7 @@ class SparkSettings:
         10_000, "rows", "Rows that the first epoch reads at most: nobody knows yet how long they take.", 1
     )
     read_limit: int = setting(1_000_000, "rows", "Rows that an epoch reads at most from a source of Headgate's own.", 1)
+    state: StateSettings = StateSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,35 +367,6 @@ class HostSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StateSettings:
-    """How keyed state is kept."""
-
-    slices_per_core: int = setting(
-        4, "slices", "Slices of a keyed operator per core that it may ever use, unless it says how many.", 1, 256
-    )
-    backups: int = setting(1, "copies", "Copies of each slice on other hosts.", 0, 16)
-    hot_share: float = setting(
-        0.1, "share", "Slices are moved between lanes only if the busiest lane gets this much less to do.", 0, 1
-    )
-    chunk_items: int = setting(
-        64, "items", "Items of a list or window that are stored, and rewritten, together.", 1, 65536
-    )
-    largest_slice_mb: int = setting(
-        16_384, "MB", "Largest size of one slice with values of varying length (addresses, not memory).", 1
-    )
-    lock_wait_s: float = setting(
-        10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
-    )
-    merge_ratio: float = setting(
-        1.0, "times", "Deltas of a slice are merged into a new snapshot once they are this many times its size.", 0.01
-    )
-    merge_epochs: int = setting(100, "epochs", "Deltas of a slice are merged at the latest after this many epochs.", 1)
-    kept_snapshots: int = setting(
-        2, "snapshots", "Snapshots of each slice that are kept, with the deltas since.", 1, 64
-    )
-
-
 FAST: Mapping[str, float] = {
     "round_s": 2.0,
     "window_s": 12.0,
@@ -387,7 +395,7 @@ def snapshots_needed(settings: Settings) -> int:
 
 def describe(kind: type = Settings) -> list[dict[str, Any]]:
     """All settings of a kind as rows: name, default, unit, text, range."""
-    return [{"name": f.name, "default": f.default, **f.metadata} for f in dataclasses.fields(kind)]
+    return [{"name": f.name, "default": f.default, **f.metadata} for f in dataclasses.fields(kind) if f.metadata]
 
 
 def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Settings:
@@ -400,16 +408,17 @@ def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Se
 
 
 def all_settings_from(values: Mapping[str, Any], base: Settings | None = None) -> tuple[Settings, SparkSettings]:
-    """Settings of the loop and of Spark from one list of names.
+    """Settings of the loop, and those of Spark with keyed state, from one list of names.
 
     >>> all_settings_from({"slots": "4", "round_s": 5})[1].slots
     4
     """
-    rows = [*describe(), *describe(SparkSettings)]
-    spark = {row["name"] for row in describe(SparkSettings)}
-    ours = {name: value for name, value in values.items() if name in spark}
-    loop = {name: value for name, value in values.items() if name not in spark}
-    return _consistent(_replaced(base or Settings(), loop, rows)), _replaced(SparkSettings(), ours, rows)
+    rows = [*describe(), *describe(SparkSettings), *describe(StateSettings)]
+    spark, state = ({row["name"] for row in describe(kind)} for kind in (SparkSettings, StateSettings))
+    loop = {name: value for name, value in values.items() if name not in spark | state}
+    kept = _replaced(StateSettings(), {name: value for name, value in values.items() if name in state}, rows)
+    run = _replaced(SparkSettings(), {name: value for name, value in values.items() if name in spark}, rows)
+    return _consistent(_replaced(base or Settings(), loop, rows)), dataclasses.replace(run, state=kept)
 
 
 def host_settings_from(values: Mapping[str, Any], base: HostSettings | None = None) -> HostSettings:
@@ -421,7 +430,7 @@ def host_settings_from(values: Mapping[str, Any], base: HostSettings | None = No
     return _replaced(base or HostSettings(), values, describe(HostSettings))
 
 
-Kind = TypeVar("Kind", Settings, SparkSettings, HostSettings)
+Kind = TypeVar("Kind", Settings, SparkSettings, StateSettings, HostSettings)
 
 
 def _replaced(base: Kind, values: Mapping[str, Any], rows: list[dict[str, Any]]) -> Kind:

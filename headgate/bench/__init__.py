@@ -15,7 +15,19 @@ from headgate.errors import InputError
 if TYPE_CHECKING:
     from headgate.sim.bars import Bar
 
-NAMES = ("simulator", "controller", "sizing", "tenants", "overhead", "reconfigure", "fidelity", "slices", "checkpoint")
+NAMES = (
+    "simulator",
+    "controller",
+    "sizing",
+    "tenants",
+    "overhead",
+    "reconfigure",
+    "fidelity",
+    "slices",
+    "checkpoint",
+    "state",
+    "rescale",
+)
 
 
 @dataclass(frozen=True, slots=True)

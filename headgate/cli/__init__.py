@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 import headgate
-from headgate.cli import bench, cluster, journal, reference, simulate
+from headgate.cli import bench, cluster, journal, reference, simulate, state
 from headgate.errors import HeadgateError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -87,6 +87,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (simulate, journal, cluster, reference, bench):
+for _module in (simulate, journal, cluster, reference, state, bench):
     for _command in _module.COMMANDS:
         cli.add_command(_command)

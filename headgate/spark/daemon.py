@@ -20,6 +20,7 @@ NEEDED = (
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.pandas.types",
     "pyspark.worker",
+    "headgate.spark.keyed_lanes",
     "headgate.spark.lanes",
     "headgate.spark.sources",
     "headgate.spark.sinks",

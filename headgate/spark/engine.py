@@ -118,7 +118,7 @@ class SparkEngine:
                 raise InputError(
                     f'job "{topology.name}": share is {topology.share}; it is at most {session.MOST_SHARE}'
                 )
-            place = self._home / "jobs" / topology.name
+            place = self.place_of(topology.name)
             first = topology.allocation(self._settings.first_pace_s)
             job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
             job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
@@ -190,6 +190,10 @@ class SparkEngine:
         with ThreadPoolExecutor(STOPPED_AT_ONCE) as pool:
             list(pool.map(_quietly(RunningJob.stop), self._jobs.values()))
         session.stop(self.spark)
+
+    def place_of(self, name: str) -> Path:
+        """Where a job keeps what it must not forget."""
+        return self._home / "jobs" / name
 
     def _job(self, name: str) -> RunningJob:
         with self._lock:

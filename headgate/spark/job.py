@@ -24,10 +24,11 @@ from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph, Job, JobAllocation, JobReading
-from headgate.errors import EngineError
+from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
+from headgate.spark.keyed import KeyedStates
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.plan import Observing
@@ -97,6 +98,7 @@ class RunningJob:
         self._spark = spark
         self._gateway = gateway
         self._settings = settings
+        self._keyed: KeyedStates | None = None
         self._allocation = allocation
         self._version = round(time.time() * 1000)
         self._counters = start_of(self.graph, allocation, self._version, {})
@@ -147,6 +149,8 @@ class RunningJob:
         self._counters = start_of(self.graph, self._allocation, self._version, self._processed_before())
         self._pull_levers()
         stream = self._stream()
+        self._close_state()
+        self._keyed = self._keyed_states()
         self._dry_run(stream)
         writer = (
             stream.writeStream.foreachBatch(self._epoch).queryName(self.topology.name).outputMode(self.topology.mode)
@@ -170,6 +174,23 @@ class RunningJob:
         self._query = None
         self._counter.detach()
         self._hang_up()
+        self._close_state()
+
+    def _keyed_states(self) -> KeyedStates | None:
+        nodes = [node for node in self.topology.nodes.values() if node.keyed is not None]
+        if not nodes:
+            return None
+        slots, state = self._settings.slots, self._settings.state
+        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble)
+
+    def _state_trouble(self, error: StateError) -> None:
+        """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""
+        self.reason = f"upkeep of its state: {error}"
+
+    def _close_state(self) -> None:
+        if self._keyed is not None:
+            self._keyed.close()
+        self._keyed = None
 
     def _hang_up(self) -> None:
         """End the thread and the connection that a query's callbacks came by: Py4J keeps both when the query is long gone."""
@@ -208,7 +229,9 @@ class RunningJob:
     def _dry_run(self, stream: DataFrame) -> None:
         """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
         empty = self._spark.createDataFrame([], stream.schema)
-        epoch = plan.build(self.topology, self.graph, empty, 0, self._allocation.lanes, self._gateway)
+        epoch = plan.build(
+            self.topology, self.graph, empty, plan.DRY, self._allocation.lanes, self._gateway, keyed=self._keyed
+        )
         self._shape = plan.shape(self.topology, self.graph, epoch)
         plan.release(epoch)
 
@@ -301,9 +324,11 @@ class RunningJob:
                 tag,
                 self._shape,
                 self._observing(),
+                self._keyed,
             )
             try:
                 plan.run(self.topology, self.graph, epoch)
+                plan.commit_state(epoch)
                 until_s = time.time() + LATE_S
                 observed = metering.read_all(epoch.observed, until_s)
                 sent = self._sent(epoch, observed, until_s)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from headgate.core.model import Graph
 from headgate.errors import EngineError
 from headgate.spark import metering
+from headgate.spark.keyed import KeyedStates
 from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import Gateway, Observed
 from headgate.spark.reasons import reason_of
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 TAG = "_source"
 """With several sources: which of them a row is from."""
+
+DRY = -1
+"""Number of the epoch that is built only to look at its plan."""
 
 Stage = tuple[tuple[str, int], ...]
 """Who owns the tasks of a stage, in order: (operator, tasks)."""
@@ -88,6 +92,7 @@ class Epoch:
     shape: Shape
     observing: Observing
     gateway: Gateway
+    keyed: KeyedStates | None = None
     frames: dict[str, Frame] = field(default_factory=dict)
     meters: dict[str, int] = field(default_factory=dict)
     """The number of each operator's meter."""
@@ -130,9 +135,10 @@ def build(
     tag: str = "headgate",
     shape: Shape = UNKNOWN,
     observing: Observing = Observing.ALL,
+    keyed: KeyedStates | None = None,
 ) -> Epoch:
-    """Every operator's rows for this epoch; nothing runs yet."""
-    epoch = Epoch(number, tag, lanes, shape, observing, gateway)
+    """Every operator's rows for this epoch; nothing runs yet. The epoch `DRY` never will."""
+    epoch = Epoch(number, tag, lanes, shape, observing, gateway, keyed)
     whole = _sources_of(batch, graph, epoch)
     for name in graph.operators:
         node = topology.nodes[name]
@@ -166,6 +172,16 @@ def run(topology: Topology, graph: Graph, epoch: Epoch) -> None:
             write = topology.nodes[name].function
             write(frame.rows if reads_once(write) else _computed(frame.rows, epoch), epoch.number)
         epoch.finished_s[name] = time.time()
+
+
+def commit_state(epoch: Epoch) -> None:
+    """The sinks are written: state that goes with them counts from now on. Lanes that nobody wanted to the end run now."""
+    if epoch.keyed is None:
+        return
+    for name in epoch.keyed.missing(epoch.number):
+        with named(name):
+            epoch.frames[name].rows.write.format("noop").mode("overwrite").save()
+    epoch.keyed.commit(epoch.number)
 
 
 def _computed(rows: DataFrame, epoch: Epoch) -> DataFrame:
@@ -212,6 +228,8 @@ def partitions_of(batch: DataFrame) -> int:
 def _applied(node: Node, epoch: Epoch) -> Frame:
     """Rows go into lanes before the function; those of several inputs that need not meet by key, after it."""
     inputs = [epoch.frames[name] for name in node.inputs]
+    if node.kind is Kind.KEYED:
+        return _keyed(node, inputs[0], epoch)
     if len(inputs) > 1 and not node.by:
         return _in_lanes(node, _together(node, _transformed(node, inputs), inputs, epoch), epoch)
     inputs = [_in_lanes(node, frame, epoch) for frame in inputs]
@@ -250,6 +268,16 @@ def _in_lanes(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     if not node.by and frame.partitions == lanes:
         return Frame(frame.rows, frame.before, ((node.name, lanes),))
     rows = frame.rows.repartition(lanes, *node.by)
+    return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
+
+
+def _keyed(node: Node, frame: Frame, epoch: Epoch) -> Frame:
+    assert epoch.keyed is not None
+    lanes = epoch.lanes.get(node.name) or node.lanes or 1
+    if epoch.number == DRY:
+        rows = frame.rows.repartition(lanes).mapInArrow(lambda batches: batches, epoch.keyed.declare(node, frame.rows))
+    else:
+        rows = epoch.keyed.rows(node, frame.rows, lanes, epoch.number)
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
 
 

@@ -145,6 +145,8 @@ _ALWAYS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
+    # The routing table and the rows of keyed operators have the same partitions; side by side, they keep them.
+    "spark.sql.unionOutputPartitioning": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.numRecentProgressUpdates": "3",
     "spark.sql.ui.retainedExecutions": "20",

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from headgate.core import sizing
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
-from headgate.core.quantities import about, choice, number
+from headgate.core.quantities import about, choice, number, seconds
 from headgate.errors import GraphError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from headgate.state.operators import Processor
 
 Row = Mapping[str, Any]
 Writer = Callable[["DataFrame", int], None]
@@ -58,6 +60,8 @@ class Kind(Enum):
     """An iterator of Arrow record batches in, another one out."""
     EVENTS = "events"
     """One row in, any number of rows out."""
+    KEYED = "keyed"
+    """A processor with state by key, cut into slices."""
     SINK = "sink"
 
 
@@ -99,6 +103,20 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Keyed:
+    """How a keyed operator keeps its state."""
+
+    key: tuple[str, ...]
+    slices: int | None = None
+    """None: from the most cores it may use."""
+    version: int = 1
+    time: str | None = None
+    """The column with the time of each event, which sets off timers; None: there are none."""
+    lateness_ms: int = 0
+    """Timers wait for events that are late by so much."""
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One operator with what it does."""
 
@@ -115,6 +133,7 @@ class Node:
     weight: float = 1.0
     dead_letter: str | None = None
     """Where rows go that its function raised on; None: they fail the epoch."""
+    keyed: Keyed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +273,32 @@ class Topology:
         )
         return self._add(node)
 
+    def keyed(
+        self,
+        name: str,
+        processor: Processor | Mapping[str, str],
+        source: Input,
+        *,
+        key: str | Iterable[str],
+        schema: str | None = None,
+        lanes: int = 1,
+        max_lanes: int | None = None,
+        slices: int | None = None,
+        version: int = 1,
+        time: str | None = None,
+        lateness: str | float = 0,
+    ) -> Stream:
+        """State by key: aggregations such as `{"visits": "count", "spent": "sum(amount)"}`, or a processor of `headgate.state`.
+
+        Aggregations put out the keys that changed, with their new values; other processors put out the columns of `schema`. The state
+        is cut into `slices`, for good; lanes share them. `time` names the column of event times: timers up to the latest time
+        seen, less `lateness`, are due at the end of the next epoch.
+        """
+        whole = _processor(self.name, name, processor, schema)
+        keyed = Keyed(self._by(name, key), slices, version, time, round(1000 * self._lateness(name, lateness)))
+        most = slices if max_lanes is None else max_lanes
+        return self._add(Node(name, Kind.KEYED, self._names(name, (source,)), whole, schema, lanes, most, keyed=keyed))
+
     def sink(
         self,
         name: str,
@@ -312,10 +357,13 @@ class Topology:
                 )
         return tuple(stream.name if isinstance(stream, Stream) else stream for stream in inputs)
 
+    def _lateness(self, reader: str, lateness: str | float) -> float:
+        return seconds(lateness, f'job "{self.name}": operator "{reader}": lateness', zero=True, error=GraphError)
+
     def _by(self, reader: str, by: str | Iterable[str]) -> tuple[str, ...]:
         columns = (by,) if isinstance(by, str) else tuple(by)
         if not all(isinstance(column, str) and column for column in columns):
-            raise GraphError(f'job "{self.name}": operator "{reader}": by is {by!r}; it must name columns')
+            raise GraphError(f'job "{self.name}": operator "{reader}": by or key is {by!r}; it must name columns')
         return columns
 
 
@@ -326,10 +374,33 @@ def union(first: Any, *others: Any) -> Any:
     return first
 
 
+def _processor(
+    job: str, operator: str, processor: Processor | Mapping[str, str], schema: str | None
+) -> Processor | Any:
+    from headgate.state.aggregate import Aggregate
+    from headgate.state.operators import Batches, Events
+
+    with about(f'job "{job}"', GraphError), about(f'operator "{operator}"', GraphError):
+        if isinstance(processor, Mapping):
+            processor = Aggregate.of(processor)
+        if not isinstance(processor, Aggregate | Batches | Events):
+            raise GraphError(
+                f'its processor is {processor!r}; give it aggregations such as {{"n": "count"}}, Batches or Events'
+            )
+        if isinstance(processor, Aggregate):
+            if not processor.measures:
+                raise GraphError('it has no aggregations; give it some, such as {"n": "count"}')
+            if schema is not None:
+                raise GraphError("its aggregations say what it puts out; leave out schema")
+        elif not isinstance(schema, str) or not schema.strip():
+            raise GraphError('its schema must name the columns it puts out, such as "id long, tier string"')
+    return processor
+
+
 def _check(node: Node) -> None:
     if not isinstance(node.name, str) or NAME.fullmatch(node.name) is None:
         raise GraphError("use letters, digits, dots, dashes and underscores for its name")
-    if not callable(node.function) and not isinstance(node.function, Source):
+    if node.keyed is None and not callable(node.function) and not isinstance(node.function, Source):
         raise GraphError(f"it must be given a function, not {node.function!r}")
     if isinstance(node.function, Query) and not callable(node.function.function):
         raise GraphError(f"it must be given a source or a function, not {node.function.function!r}")
@@ -337,7 +408,24 @@ def _check(node: Node) -> None:
         raise GraphError("it needs an input to read from")
     if node.kind in (Kind.BATCHES, Kind.EVENTS) and (not isinstance(node.schema, str) or not node.schema.strip()):
         raise GraphError('its schema must name the columns it puts out, such as "id long, tier string"')
+    if node.keyed is not None:
+        _check_keyed(node, node.keyed)
     _check_lanes(node)
+
+
+def _check_keyed(node: Node, keyed: Keyed) -> None:
+    if not keyed.key:
+        raise GraphError("its key names no columns; it needs at least one")
+    if len(set(keyed.key)) < len(keyed.key):
+        raise GraphError(f"its key names a column twice: {', '.join(keyed.key)}")
+    for what, value in (("slices", keyed.slices), ("version", keyed.version)):
+        if value is not None and number(value, what, low=1, error=GraphError) != int(value):
+            raise GraphError(f"{what} is {value!r}; it must be a whole number")
+    most = max(node.lanes or 1, node.max_lanes or 1)
+    if keyed.slices is not None and most > keyed.slices:
+        raise GraphError(
+            f"it may have {most} lanes but has {keyed.slices} slices, which are never divided; give it more slices"
+        )
 
 
 def _check_lanes(node: Node) -> None:

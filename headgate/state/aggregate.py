@@ -94,16 +94,11 @@ class Aggregate:
         if field == ROWS:
             return np.ones(batch.num_rows, np.int64)
         name, _, kind = field.rpartition(":")
-        column = self._column(batch, name)
         if kind == "count":
-            return np.asarray(column.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
+            return np.asarray(_existing(batch, name).is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
+        column = _existing(batch, name).cast(pa.int64() if name in self.whole else pa.float64())
         filled = column.fill_null(pa.scalar(identity(kind, str(column.type)), column.type))
         return np.asarray(filled.to_numpy(zero_copy_only=False))
-
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        if name not in batch.schema.names:
-            raise StateSchemaError(f'its input has no column "{name}", only {", ".join(batch.schema.names)}')
-        return batch.column(name).cast(pa.int64() if name in self.whole else pa.float64())
 
     def reduced(self, lifted: Fields, groups: Grouped) -> dict[str, npt.NDArray[Any]]:
         """One value per key and state field."""
@@ -142,6 +137,12 @@ class Aggregate:
             return pa.array(state[f"{measure.column}:{measure.kind}"], mask=seen == 0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return pa.array(state[f"{measure.column}:sum"] / seen, mask=seen == 0)
+
+
+def _existing(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        raise StateSchemaError(f'its input has no column "{name}", only {", ".join(batch.schema.names)}')
+    return batch.column(name)
 
 
 def combine(

@@ -63,7 +63,7 @@ class Checkpoint:
 
     def begin(self, first_epoch: int, slices: int) -> Life:
         """Start a life, or go on with the one that is there; refuses another schema or number of slices."""
-        if not self.location.exists(_OPERATOR):
+        if not self.exists():
             life = Life(uuid.uuid4().hex, first_epoch, slices)
             arrow = memoryview(self.schema.key_schema.serialize()).hex()
             about = {"life": life, "schema": self.schema.described(), "arrow": arrow}
@@ -71,9 +71,13 @@ class Checkpoint:
             return life
         return self._same(slices)
 
+    def exists(self) -> bool:
+        """Whether a life has begun."""
+        return self.location.exists(_OPERATOR)
+
     def life(self) -> Life:
         """The life that is there."""
-        if not self.location.exists(_OPERATOR):
+        if not self.exists():
             raise StateError(f'there is no state of operator "{self.schema.operator}" in "{self.location.base}"')
         return self._same(None)
 

@@ -27,6 +27,16 @@ from headgate.state.store import SliceStore
 from headgate.state.stores import new_store
 
 
+def place_of(job: Path, operator: str) -> Path:
+    """Where a job keeps the state of an operator."""
+    return job / "keyed" / operator
+
+
+def checkpoint_of(job: Path, operator: str) -> Path:
+    """Where the durable part of it is."""
+    return place_of(job, operator) / "checkpoint"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The state of one key."""

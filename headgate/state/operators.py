@@ -24,6 +24,7 @@ from headgate.state.schema import StateSchema
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Emit = Callable[[Mapping[str, Any]], None]
+NOTHING = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Batches:
 
     state: Mapping[str, str]
     on_batch: Callable[[KeyedRows], Changed]
-    output: pa.Schema
+    output: pa.Schema = NOTHING
+    """In a topology, the operator's schema says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,12 @@ class Events:
 
     state: Mapping[str, Kind]
     on_event: Callable[[Any, Mapping[str, Any], KeyState, Emit], None]
-    output: pa.Schema
+    output: pa.Schema = NOTHING
+    """In a topology, the operator's schema says it."""
     on_timer: Callable[[Any, int, KeyState, Emit], None] | None = None
+
+
+Processor = Aggregate | Batches | Events
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class KeyedOperator:
 
     name: str
     key: Mapping[str, pa.DataType]
-    processor: Aggregate | Batches | Events
+    processor: Processor
     version: int = 1
     """Of the state; raise it when the meaning of a field changes but not its type."""
 

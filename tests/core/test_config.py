@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.config import Settings, describe, reference, settings_from
+from headgate.config import Settings, all_settings_from, describe, reference, settings_from
 from headgate.errors import SettingError
 
 
@@ -64,3 +64,8 @@ def test_what_is_not_named_stays_as_it_was() -> None:
 def test_wrong_settings_are_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
         settings_from(values)
+
+
+def test_settings_of_keyed_state_go_with_those_of_spark() -> None:
+    loop, spark = all_settings_from({"merge_epochs": "7", "slots": 4, "round_s": 5})
+    assert (loop.round_s, spark.slots, spark.state.merge_epochs) == (5, 4, 7)

@@ -20,7 +20,7 @@ from headgate.spark.jobfile import JobRequest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-JOBS = ("diamond", "existing_query", "linear", "pageload", "star", "wordcount", "ysb")
+JOBS = ("diamond", "existing_query", "linear", "pageload", "star", "topk", "tweets", "wordcount", "ysb")
 PATIENCE_S = 180.0
 
 ROWS = 600
@@ -132,6 +132,31 @@ def test_existing_query_puts_out_whole_windows_once(engine, written, until, out)
     first = rows[0]["window"]
     assert len({(row["window"], row["shop"]) for row in rows}) == len(rows)
     assert {row["orders"] for row in rows if row["window"] != first} == {20}
+
+
+def test_topk_shows_the_most_frequent_words_of_the_window(run, spark, written):
+    run("topk", rate=sources.Steps(POINTS), categories=7, window=100, best=3)
+    found = {row["category"]: row for row in sorted(written().collect(), key=lambda row: row["arrived"])}
+    texts = names_in("topk")["written"](7)(spark.range(ROWS).selectExpr("id AS row", "now() AS arrived")).collect()
+    windows: dict[int, list[str]] = {category: [] for category in range(7)}
+    for row in texts:
+        windows[row["category"]] += [word for word in row["text"].split() if word.startswith("word")]
+    for category, words in windows.items():
+        counts = Counter(words[-100:])
+        assert found[category]["counts"] == sorted(counts.values(), reverse=True)[:3]
+        assert [counts[word] for word in found[category]["words"]] == found[category]["counts"]
+
+
+def test_tweets_are_paired_with_the_most_similar_of_the_recent_ones(run, spark, written):
+    run("tweets", rate=sources.Steps(POINTS), places=5, window=20)
+    tweets = names_in("tweets")["written"](5)(spark.range(ROWS).selectExpr("id AS row", "now() AS arrived")).collect()
+    pairs = {}
+    for row in tweets:
+        recent = [other for other in tweets[: row["tweet"]] if other["place"] == row["place"]][-20:]
+        ranked = [(len({*row["words"]} & {*other["words"]}), other["tweet"]) for other in recent]
+        if ranked and max(ranked)[0]:
+            pairs[row["tweet"]] = max(ranked)
+    assert {row["tweet"]: (row["shared"], row["similar"]) for row in written().collect()} == pairs
 
 
 # -- together

@@ -1,0 +1,96 @@
+"""Count and sum by key the way Spark itself offers it, to compare with: a query per way, on files that every way reads alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from headgate.spark.topology import Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SCHEMA = "user long, amount double"
+OUTPUT = "user long, n long, total double"
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""Spark's own state, at its best: only changes are made durable."""
+
+
+def stream(spark: SparkSession, files: Path) -> DataFrame:
+    """One file per epoch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(files))
+
+
+def start(spark: SparkSession, way: str, files: Path, place: Path, partitions: int) -> StreamingQuery:
+    """Start a query whose state has so many partitions, for good."""
+    for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():
+        spark.conf.set(name, value)
+    counted = WAYS[way](stream(spark, files))
+    writer = counted.writeStream.format("noop").outputMode("update")
+    return writer.option("checkpointLocation", str(place)).start()
+
+
+def _aggregation(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("user").agg({"*": "count", "amount": "sum"})
+
+
+def _pandas(rows: DataFrame) -> DataFrame:
+    grouped = rows.groupBy("user")
+    return grouped.applyInPandasWithState(_counted, OUTPUT, "n long, total double", "update", "NoTimeout")
+
+
+def _counted(key: tuple[Any, ...], parts: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+    count, total = state.get if state.exists else (0, 0.0)
+    for part in parts:
+        count, total = count + len(part), total + float(part["amount"].sum())
+    state.update((count, total))
+    yield pd.DataFrame({"user": [key[0]], "n": [count], "total": [total]})
+
+
+def _transform(rows: DataFrame) -> DataFrame:
+    """Needs the packages protobuf and grpcio: install `headgate[bench]`."""
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+    class Counting(StatefulProcessor):
+        """The same again, in Spark's newest interface."""
+
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._state = handle.getValueState("state", "n long, total double")
+
+        def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+            count, total = self._state.get() or (0, 0.0)
+            for part in rows:
+                count, total = count + len(part), total + float(part["amount"].sum())
+            self._state.update((count, total))
+            yield pd.DataFrame({"user": [key[0]], "n": [count], "total": [total]})
+
+        def close(self) -> None:
+            """Nothing is kept open."""
+
+    return rows.groupBy("user").transformWithStateInPandas(Counting(), OUTPUT, "Update", "None")
+
+
+WAYS = {"aggregation": _aggregation, "applyInPandasWithState": _pandas, "transformWithState": _transform}
+
+
+def count(spark: SparkSession, files: Path, place: Path, partitions: int, write: Writer) -> StreamingQuery:
+    """Spark's aggregation, written by a writer like a job's sink."""
+    for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():
+        spark.conf.set(name, value)
+    counted = _aggregation(stream(spark, files)).toDF("user", "n", "total")
+    writer = counted.writeStream.foreachBatch(write).outputMode("update")
+    return writer.option("checkpointLocation", str(place)).start()
+
+
+def repartition(spark: SparkSession, place: Path, partitions: int) -> None:
+    """Rewrite the state of a query that has stopped for another number of partitions, by Spark's own tool."""
+    spark._streamingCheckpointManager.repartition(str(place), partitions)

@@ -1,0 +1,189 @@
+"""Keyed count and sum, durable, through Spark: Headgate's slices against Spark's own state, on the same files.
+
+Spark's aggregation runs on RocksDB with changelog checkpointing, with each number of partitions that somebody may have chosen
+beforehand; the best counts. Its Python ways are so much slower that they get fewer rows and an empty state, which is in their
+favour. Every way has a process of its own, so that memory is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.bench import Figure, Result
+from headgate.bench.keyed import some_keys
+from headgate.bench.workload import engine, home, wait_for
+from headgate.config import SparkSettings
+from headgate.core.intents import Intent
+from headgate.errors import EngineError
+from headgate.sim.bars import Bar
+from headgate.spark import sinks
+from headgate.spark.engine import SparkEngine
+from headgate.spark.topology import Topology
+
+PARTITIONS = (4, 16, 64)
+LANES, SLICES = 2, 64
+ROWS = 200_000
+"""Rows of an epoch."""
+FEW_ROWS = 5_000
+"""Of an epoch of Spark's Python ways."""
+WARM_UP, EPOCHS = 3, 8
+SLOTS, MEMORY_MB = 4, 3072
+PATIENCE_S = 900.0
+NATIVE, PYTHON = 2.5, 20.0
+HEADGATE, AGGREGATION = "headgate", "aggregation"
+PYTHON_WAYS = ("applyInPandasWithState", "transformWithState")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Rows by key."""
+
+    keys: int
+    skewed: bool
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.keys / 1e6:g}M keys, {'skewed' if self.skewed else 'uniform'}"
+
+
+WORKLOADS = tuple(Workload(keys, skewed) for keys in (500_000, 5_000_000) for skewed in (False, True))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One way, one workload."""
+
+    rows_s: float
+    memory_mb: float
+
+
+def measure(workloads: tuple[Workload, ...] = WORKLOADS) -> Result:
+    """Rows per second and memory of every way for every workload."""
+    figures: list[Figure] = []
+    bars: list[Bar] = []
+    for workload in workloads:
+        found = _all_ways(workload)
+        for way, measured in found.items():
+            figures += [
+                Figure(f"{workload.name}: {way}", measured.rows_s, "rows/s"),
+                Figure(f"{workload.name}: {way}, memory", measured.memory_mb, "MB"),
+            ]
+        bars += _bars(workload, {way: measured.rows_s for way, measured in found.items()})
+    return Result(tuple(figures), tuple(bars))
+
+
+def _bars(workload: Workload, rows_s: Mapping[str, float]) -> list[Bar]:
+    native = max(rate for way, rate in rows_s.items() if way.startswith(AGGREGATION))
+    python = max((rate for way, rate in rows_s.items() if way in PYTHON_WAYS), default=None)
+    bars = [Bar(f"{workload.name}: times Spark's aggregation at its best", rows_s[HEADGATE] / native, ">=", NATIVE)]
+    if python is not None:
+        bars.append(Bar(f"{workload.name}: times Spark's best Python way", rows_s[HEADGATE] / python, ">=", PYTHON))
+    return bars
+
+
+def _all_ways(workload: Workload) -> dict[str, Measured]:
+    with home() as place:
+        many, few = place / "many", place / "few"
+        write_files(many, workload, ROWS, filled=True)
+        found = {HEADGATE: _apart(HEADGATE, many, LANES)}
+        for partitions in PARTITIONS:
+            found[f"{AGGREGATION}, {partitions} partitions"] = _apart(AGGREGATION, many, partitions)
+        if workload == WORKLOADS[0]:
+            write_files(few, workload, FEW_ROWS, filled=False)
+            found |= {way: _apart(way, few, SLOTS) for way in PYTHON_WAYS}
+    return found
+
+
+def write_files(folder: Path, workload: Workload, rows: int, filled: bool) -> None:
+    """One file per epoch; `filled`: the first has every key once, so that the state has its full size from then on."""
+    folder.mkdir()
+    for number in range(WARM_UP + EPOCHS):
+        first = filled and number == 0
+        keys = np.arange(workload.keys) if first else some_keys(number, rows, workload.keys, workload.skewed)
+        amounts = np.random.default_rng(number).random(len(keys))
+        table = pa.table({"user": pa.array(keys, pa.int64()), "amount": pa.array(amounts)})
+        # Spark goes through files by name and time; a row group of its own each would cut them into partitions.
+        pq.write_table(table, folder / f"{number:03d}.parquet", row_group_size=max(rows, len(keys)))
+        time.sleep(0.01)
+
+
+def _apart(way: str, files: Path, parts: int) -> Measured:
+    """Measure in a process of its own."""
+    command = [sys.executable, "-m", "headgate.bench.state", way, str(files), str(parts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        raise EngineError(f"{way} could not be measured: {last}")
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+
+# -- in that process ---------------------------------------------------------------------------------------------------------
+
+
+def measure_one(way: str, files: Path, parts: int) -> Measured:
+    """One way: rows per second of the epochs after the warm-up, by the times of Spark's own commits."""
+    epochs = len(list(files.glob("*.parquet")))
+    with home() as place, engine(SparkSettings(slots=SLOTS, driver_memory_mb=MEMORY_MB, retries=0)) as spark:
+        commits = _started(spark, way, files, parts, place)
+        wait_for(lambda: (commits / str(epochs - 1)).exists() or _failed(spark), PATIENCE_S)
+        memory_mb = _memory_mb()
+        at_s = [(commits / str(epoch)).stat().st_mtime for epoch in range(epochs)]
+    rows = [pq.ParquetFile(path).metadata.num_rows for path in sorted(files.glob("*.parquet"))]
+    rates = [rows[epoch] / (at_s[epoch] - at_s[epoch - 1]) for epoch in range(WARM_UP, epochs)]
+    return Measured(statistics.median(rates), memory_mb)
+
+
+def _started(spark: SparkEngine, way: str, files: Path, parts: int, place: Path) -> Path:
+    from headgate.bench import native
+
+    if way != HEADGATE:
+        native.start(spark.spark, way, files, place, parts)
+        return place / "commits"
+    job = Topology("count", Intent(latency="60s"), pace_s=0)
+    rows = job.source("in", lambda session: native.stream(session, files))
+    counted = job.keyed("count", {"n": "count", "total": "sum(amount)"}, rows, key="user", lanes=parts, slices=SLICES)
+    job.sink("out", sinks.discard(), counted)
+    spark.submit(job)
+    return spark.place_of("count") / "checkpoint" / "commits"
+
+
+def _failed(spark: SparkEngine) -> bool:
+    reason = next((state.reason for state in spark.states().values() if state.reason), "")
+    reason = reason or next((str(query.exception()) for query in spark.spark.streams.active if query.exception()), "")
+    if reason:
+        raise EngineError(reason)
+    return False
+
+
+def _memory_mb() -> float:
+    """Of the driver, its JVM and all lanes; what they share counts once."""
+    this = psutil.Process()
+    used = 0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            used += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return used / 2**20
+
+
+def _main(arguments: list[str]) -> Any:
+    print(json.dumps(asdict(measure_one(arguments[0], Path(arguments[1]), int(arguments[2])))))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

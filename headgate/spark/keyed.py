@@ -1,0 +1,417 @@
+"""Keyed operators on Spark: rows find the lane that has their slice, and an epoch's state is committed before Spark's own commit.
+
+A row's slice is `pmod(xxhash64(key), slices)`, computed in the JVM; the routing table says the lane. Rows travel by a label that hashes
+to the number of their lane. Each lane's task begins with a row of the routing table itself, which lies cached in as many partitions:
+Spark puts the two side by side without an exchange, every lane knows its number even if nothing else comes, and the cached
+partition draws the lane to the executor that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from headgate.config import StateSettings
+from headgate.core.routing import Routing, routed, slice_count
+from headgate.errors import EngineError, StateError
+from headgate.spark.keyed_lanes import LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.topology import Keyed, Node
+from headgate.state.aggregate import SLICE, Aggregate, partial_schema
+from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
+from headgate.state.inspect import checkpoint_of, place_of
+from headgate.state.lane import LaneTask
+from headgate.state.location import Location
+from headgate.state.operators import KeyedOperator
+from headgate.state.upkeep import Background, Upkeep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+HERE = "here"
+"""All lanes of the embedded Spark are on one host."""
+REMEMBERED = 0.8
+"""Share of a slice's load that is remembered from one epoch to the next."""
+_CLOCK = "clock.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The watermark of an epoch and of the next one, so that an epoch that is run again has the same."""
+
+    epoch: int
+    watermark_ms: int | None
+    next_ms: int | None
+
+    def at(self, epoch: int) -> int | None:
+        """The watermark of an epoch."""
+        return self.watermark_ms if epoch == self.epoch else self.next_ms
+
+
+NEVER = Clock(-1, None, None)
+
+
+class KeyedStates:
+    """The keyed operators of one job, from its start to its end."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        nodes: Sequence[Node],
+        place: Path,
+        cores: int,
+        settings: StateSettings,
+        on_trouble: Callable[[StateError], None],
+    ) -> None:
+        self._on_trouble = on_trouble
+        self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
+        self._states = {node.name: KeyedState(node, place, cores, settings) for node in nodes}
+        self._lanes: dict[str, int] = {}
+
+    def declare(self, node: Node, rows: DataFrame) -> Any:
+        """The columns that the operator puts out for such rows; refuses state that was written by another one."""
+        self._states[node.name].declare(rows)
+        return self._states[node.name].schema
+
+    def rows(self, node: Node, rows: DataFrame, lanes: int, epoch: int) -> DataFrame:
+        """What the operator puts out in this epoch."""
+        state = self._states[node.name]
+        self._lanes[node.name] = lanes
+        state.begin(epoch)
+        return state.rows(rows, lanes, epoch, self._reports)
+
+    def missing(self, epoch: int) -> list[str]:
+        """Operators that not all lanes of have run: whoever read from them did not want all rows."""
+        told = self._reports.value if self._states else {}
+        return [
+            name for name in self._states if any((name, epoch, lane) not in told for lane in range(self._lanes[name]))
+        ]
+
+    def commit(self, epoch: int) -> None:
+        """All lanes are done: from here on the epoch counts. To be called before Spark's own commit."""
+        for name, state in self._states.items():
+            told = self._reports.value
+            state.commit(epoch, [told[name, epoch, lane] for lane in range(self._lanes[name])], self._on_trouble)
+        if self._states:
+            self._reports.value = {}
+
+    def close(self) -> None:
+        """The job has stopped; its state stays where it is."""
+        for state in self._states.values():
+            state.close()
+
+
+@dataclass
+class KeyedState:
+    """One keyed operator."""
+
+    node: Node
+    job: Path
+    cores: int
+    settings: StateSettings
+    operator: KeyedOperator | None = None
+    checkpoint: Checkpoint | None = None
+    life: Life | None = None
+    clock: Clock = NEVER
+    routing: Routing | None = None
+    loads: list[float] = field(default_factory=list)
+    committed: tuple[DeltaFile, ...] | None = None
+    upkeep: Background | None = None
+    combining: bool = False
+    """Whether rows are combined by key before the exchange."""
+    _tables: dict[bool, Table] = field(default_factory=dict)
+    """Of the routing now, by whether rows are combined."""
+    _since: int = 0
+    """Epochs since slices were last shared out."""
+
+    @property
+    def place(self) -> Path:
+        """Where its slices are."""
+        return place_of(self.job, self.node.name)
+
+    @property
+    def durable(self) -> Path:
+        """Where its checkpoint is."""
+        return checkpoint_of(self.job, self.node.name)
+
+    @property
+    def keyed(self) -> Keyed:
+        assert self.node.keyed is not None
+        return self.node.keyed
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The columns that it puts out."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        assert self.operator is not None
+        return from_arrow_schema(self.operator.output_schema)
+
+    @cached_property
+    def partial(self) -> StructType:
+        """The columns of rows that were combined."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        assert self.operator is not None and isinstance(self.operator.processor, Aggregate)
+        return from_arrow_schema(partial_schema(self.operator.processor, self.operator.schema))
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def declare(self, rows: DataFrame) -> None:
+        """Make of the node an operator for these rows; refuses state that was written by another one."""
+        if self.operator is not None:
+            return
+        operator = operator_for(self.node, rows)
+        checkpoint = Checkpoint(Location.of(self.durable), operator.schema)
+        if checkpoint.exists():
+            self.life = checkpoint.begin(0, self.keyed.slices) if self.keyed.slices else checkpoint.life()
+        self.operator, self.checkpoint = operator, checkpoint
+
+    def begin(self, epoch: int) -> None:
+        """Begin the state's life with this epoch, or go on with it."""
+        if self.loads:
+            return
+        assert self.checkpoint is not None
+        if self.life is None:
+            most = self.node.max_lanes or self.cores
+            self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
+        self._go_on(self.checkpoint, self.life, epoch)
+        self.loads = [1.0] * self.life.slices
+
+    def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
+        epochs = checkpoint.epochs()
+        if epochs and epochs[-1] < epoch - 1:
+            raise EngineError(
+                f"its state ends with epoch {epochs[-1]}, and the job is at {epoch}: it was not part of the job in between;"
+                " give it a new name so that it starts without state"
+            )
+        if checkpoint.location.exists(_CLOCK):
+            self.clock = msgspec.json.decode(memoryview(checkpoint.location.read(_CLOCK)), type=Clock)
+
+    def close(self) -> None:
+        """Stop what goes on in the background."""
+        if self.upkeep is not None:
+            self.upkeep.close()
+        self.upkeep = None
+        self._forget_tables()
+
+    def _forget_tables(self) -> None:
+        for table in self._tables.values():
+            table.marks.unpersist()
+        self._tables = {}
+
+    # -- an epoch ------------------------------------------------------------------------------------------------------
+
+    def rows(self, rows: DataFrame, lanes: int, epoch: int, reports: Any) -> DataFrame:
+        """The rows in their lanes, through the processor."""
+        assert self.operator is not None and self.life is not None
+        routing = self._routed(lanes, self.life.slices)
+        if self.combining:
+            rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
+        table = self._table_for(rows, routing, self.life.slices)
+        laned = rows.select(*table.columns).repartition(lanes, LABEL)
+        lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
+        return table.beside(laned).mapInArrow(lane, self.schema)
+
+    def _task(self, life: Life, epoch: int) -> LaneTask:
+        return LaneTask(
+            epoch,
+            -1,
+            (),
+            life,
+            str(self.place / "store"),
+            str(self.durable),
+            watermark_ms=self.clock.at(epoch),
+            committed=self.committed,
+            settings=self.settings,
+        )
+
+    def _routed(self, lanes: int, slices: int) -> Routing:
+        """Slices stay where they are, unless there are other lanes or it is time to look whether one is hot."""
+        before = self.routing
+        same = before is not None and len(before.host_of) == lanes and len(before.lane_of) == slices
+        if before is not None and same and self._since < self.settings.balance_epochs:
+            return before
+        self._since = 0
+        loads = self.loads or [1.0] * slices
+        kept = before if before is not None and len(before.lane_of) == slices else None
+        self.routing = routed(loads, [HERE] * slices, [HERE] * lanes, self.settings, kept)
+        return self.routing
+
+    def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
+        if any(table.routing != routing for table in self._tables.values()):
+            self._forget_tables()
+        if self.combining not in self._tables:
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices)
+            self._tables[self.combining].marks.persist()
+        return self._tables[self.combining]
+
+    def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
+        """The epoch counts, with these lanes' files."""
+        assert self.checkpoint is not None and self.life is not None
+        files = tuple(one.report.file for one in told if one.report.file is not None)
+        if self.keyed.time is not None:
+            self._set_clock(epoch, [one.latest_ms for one in told if one.latest_ms is not None])
+        self.checkpoint.commit(epoch, files)
+        self.committed = files
+        self._since += 1
+        self._weigh(told)
+        self.combining = self._worth_combining(told)
+        if self.upkeep is None:
+            upkeep = Upkeep(self.checkpoint, self.life, self.settings, self.place / "scratch")
+            self.upkeep = Background(upkeep, on_error)
+        if epoch % self.settings.upkeep_epochs == 0:
+            self.upkeep.ask()
+
+    def _set_clock(self, epoch: int, latest: list[int]) -> None:
+        assert self.checkpoint is not None
+        now = self.clock.at(epoch)
+        seen = [at_ms - self.keyed.lateness_ms for at_ms in latest] + ([] if now is None else [now])
+        self.clock = Clock(epoch, now, max(seen, default=None))
+        self.checkpoint.location.write(_CLOCK, msgspec.json.encode(self.clock))
+
+    def _worth_combining(self, told: Sequence[Told]) -> bool:
+        """Whether many rows meet by key; looked at again whenever slices are shared out, in an epoch without."""
+        assert self.operator is not None
+        if not isinstance(self.operator.processor, Aggregate) or self.keyed.time is not None:
+            return False
+        if self.combining:
+            return self._since < self.settings.balance_epochs
+        rows, keys = sum(one.report.rows for one in told), sum(one.report.changed for one in told)
+        return rows >= self.settings.combine_ratio * max(1, keys)
+
+    def _weigh(self, told: Sequence[Told]) -> None:
+        for one in told:
+            for slice_, rows in one.report.slice_rows.items():
+                self.loads[slice_] = REMEMBERED * self.loads[slice_] + (1 - REMEMBERED) * rows
+
+
+# -- routing table -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A routing table in Spark: one row per lane, cached, in the partition of its lane."""
+
+    routing: Routing
+    marks: DataFrame
+    """The mark of each lane, and its label."""
+    rows: DataFrame
+    """The same, with the columns of the operator's input, all null."""
+    columns: tuple[Any, ...]
+    """The same columns of an input row, with its slice and its label."""
+
+    @staticmethod
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int) -> Table:
+        from pyspark.sql import functions as F
+
+        lanes = len(routing.host_of)
+        names = labels(lanes)
+        each = [(names[lane], -1 - lane) for lane in range(lanes)]
+        marks = rows.sparkSession.createDataFrame(each, f"{LABEL} int, {SLICE} int").repartition(lanes, LABEL)
+        own = [one for one in rows.schema.fields if one.name != SLICE]
+        empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
+        hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
+        slice_ = F.col(SLICE) if SLICE in rows.columns else hashed
+        # An array literal is data to the code that Spark generates: another table compiles nothing anew.
+        label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
+        columns = (*(F.col(f"`{one.name}`") for one in own), slice_.alias(SLICE), label.alias(LABEL))
+        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
+
+    def beside(self, rows: DataFrame) -> DataFrame:
+        """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""
+        return self.rows.union(rows)
+
+
+@lru_cache
+def labels(lanes: int) -> tuple[int, ...]:
+    """For each lane the smallest number that Spark's hash partitioning sends to it.
+
+    >>> labels(3)
+    (0, 1, 11)
+    """
+    found: dict[int, int] = {}
+    label = 0
+    while len(found) < lanes:
+        found.setdefault(_murmur3(label) % lanes, label)
+        label += 1
+    return tuple(found[lane] for lane in range(lanes))
+
+
+def _murmur3(number: int, seed: int = 42) -> int:
+    """Spark's `hash` of an int."""
+    mixed = seed ^ (_rotated(number * 0xCC9E2D51 & _ALL, 15) * 0x1B873593 & _ALL)
+    mixed = (_rotated(mixed, 13) * 5 + 0xE6546B64 & _ALL) ^ 4
+    mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B & _ALL
+    mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35 & _ALL
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+_ALL = 0xFFFFFFFF
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) & _ALL
+
+
+# -- what the rows look like -------------------------------------------------------------------------------------------------
+
+WHOLE = ("byte", "short", "integer", "long")
+NUMBERS = (*WHOLE, "float", "double", "decimal")
+KEYS = (*WHOLE, "float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
+
+
+def operator_for(node: Node, rows: DataFrame) -> KeyedOperator:
+    """The operator that the node says, for rows of these columns."""
+    from headgate.spark.plan import arrow_schema
+
+    assert node.keyed is not None
+    types = {one.name: one.dataType for one in rows.schema.fields}
+    _check_columns(node.keyed, types)
+    if isinstance(node.function, Aggregate):
+        processor = _typed(node.function, types)
+    else:
+        processor = replace(node.function, output=arrow_schema(str(node.schema)))
+    key = {name: _arrow(types[name]) for name in node.keyed.key}
+    return KeyedOperator(node.name, key, processor, node.keyed.version)
+
+
+def _check_columns(keyed: Keyed, types: Mapping[str, DataType]) -> None:
+    for name in keyed.key:
+        _check_kind("key column", name, types, KEYS)
+    if keyed.time is not None:
+        _check_kind("time column", keyed.time, types, ("timestamp", "timestamp_ntz"))
+    for name in (SLICE, LABEL):
+        if name in types:
+            raise EngineError(f'its input has a column "{name}", which it needs itself; rename yours')
+
+
+def _check_kind(what: str, name: str, types: Mapping[str, DataType], allowed: Sequence[str]) -> None:
+    if name not in types:
+        raise EngineError(f'its {what} is "{name}", but its input has {", ".join(types)} only')
+    kind = types[name].typeName()
+    if kind.partition("(")[0] not in allowed:
+        raise EngineError(f'its {what} "{name}" is of type {kind}; it may be {", ".join(allowed)}')
+
+
+def _typed(aggregate: Aggregate, types: Mapping[str, DataType]) -> Aggregate:
+    """Columns of whole numbers are summed as such."""
+    columns = {measure.column: measure.kind for measure in aggregate.measures if measure.column}
+    for name, kind in columns.items():
+        if kind != "count" or name not in types:
+            _check_kind("column", name, types, NUMBERS)
+    whole = {name for name in columns if types[name].typeName() in WHOLE}
+    return Aggregate(aggregate.measures, aggregate.whole | whole)
+
+
+def _arrow(kind: DataType) -> pa.DataType:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, timezone="UTC")

@@ -1,0 +1,123 @@
+"""What runs inside a lane of a keyed operator: its rows between Spark and the state of its slices, and its report to the driver.
+
+Everything here runs in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.accumulators import AccumulatorParam
+
+from headgate.errors import StateError
+from headgate.spark.lanes import BatchLane, LaneError
+from headgate.state.aggregate import SLICE, Aggregate, combine, partial_schema
+from headgate.state.lane import LaneReport, LaneResult, LaneTask, run_lane
+from headgate.state.operators import KeyedOperator
+
+LABEL = "_label"
+"""Column that rows are brought to their lanes by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a lane tells the driver."""
+
+    report: LaneReport
+    latest_ms: int | None
+    """The latest event time among its rows."""
+
+
+Reports = dict[tuple[str, int, int], Told]
+"""By operator, epoch and lane: a lane that ran twice tells twice, and the last one counts."""
+
+
+class Collected(AccumulatorParam[Reports]):
+    """Reports of lanes, collected by Spark: those of tasks that failed never arrive."""
+
+    def zero(self, value: Reports) -> Reports:
+        return {}
+
+    def addInPlace(self, value1: Reports, value2: Reports) -> Reports:
+        value1.update(value2)
+        return value1
+
+
+@dataclass(frozen=True)
+class KeyedLane:
+    """One epoch of any lane of a keyed operator; which one it is, the first row says."""
+
+    operator: KeyedOperator
+    task: LaneTask
+    """As for every lane, but for its number and its slices."""
+    lane_of: tuple[int, ...]
+    time: str | None
+    reports: Any
+    """Accumulator of `Reports`."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lane, rows = _marked(iter(batches))
+        slices = tuple(slice_ for slice_, of in enumerate(self.lane_of) if of == lane)
+        task = replace(self.task, lane=lane, slices=slices)
+        checked = BatchLane(self.operator.name, lambda batches: self._run(task, batches), self.operator.output_schema)
+        yield from checked(rows)
+
+    def _run(self, task: LaneTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        latest = Latest(self.time)
+
+        def tell(result: LaneResult) -> None:
+            told = Told(result.report, latest.at_ms)
+            self.reports.add({(self.operator.name, task.epoch, task.lane): told})
+
+        try:
+            yield from run_lane(self.operator, task, latest.of(batches), tell)
+        except StateError as error:
+            raise LaneError(f'operator "{self.operator.name}": {error}') from error
+
+
+@dataclass(frozen=True)
+class Combining:
+    """Rows of an aggregation before the exchange: one per key, instead of all of them."""
+
+    operator: KeyedOperator
+    slices: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert isinstance(self.operator.processor, Aggregate)
+        for batch in combine(self.operator.processor, self.operator.schema, batches, self.slices):
+            yield batch.cast(partial_schema(self.operator.processor, self.operator.schema))
+
+
+class Latest:
+    """The latest event time of the batches that pass."""
+
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+        self.at_ms: int | None = None
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches."""
+        for batch in batches:
+            if self._column is not None and batch.num_rows:
+                self._look(batch.column(self._column))
+            yield batch
+
+    def _look(self, times: pa.Array) -> None:
+        latest = pc.max(times.cast(pa.timestamp("us", times.type.tz))).cast(pa.int64()).as_py()
+        if latest is not None:
+            self.at_ms = max(latest // 1000, -(1 << 62) if self.at_ms is None else self.at_ms)
+
+
+def _marked(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """The number of the lane, by the mark that comes before its rows, and the rows."""
+    first = next((batch for batch in batches if batch.num_rows), None)
+    mark: int = 0 if first is None else first.column(SLICE)[0].as_py()
+    if first is None or mark >= 0:
+        raise LaneError("a lane does not know which one it is: Spark has not put the routing table beside its rows")
+    rest = (batch.drop_columns([LABEL]) for batch in chain([first.slice(1)], batches))
+    return -1 - mark, rest

@@ -1,0 +1,343 @@
+"""Keyed operators on a real Spark: exact state through other lanes, pauses, replays and kills."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headgate import Intent
+from headgate.errors import EngineError, GraphError
+from headgate.spark import sinks
+from headgate.spark.engine import SparkEngine
+from headgate.spark.topology import Stream, Topology
+from headgate.state.inspect import checkpoint_of, read_state
+from headgate.state.library import Items, Value
+from headgate.state.operators import Batches, Changed, Events, KeyedRows
+
+from .builders import burst, change, epochs, put_in, reading, start, topology, written
+from .conftest import Start, Until
+
+ROWS, USERS = 3000, 20
+COUNTS = {"n": "count", "total": "sum(amount)"}
+
+
+def visits(rows: DataFrame) -> DataFrame:
+    return rows.select((F.col("row") % USERS).alias("user"), F.col("row").alias("amount"), "arrived")
+
+
+def source(job: Topology, rows: int = ROWS) -> Stream:
+    return job.transform("visit", visits, job.source("in", burst(rows), lanes=2))
+
+
+def counting(out: Path, lanes: int = 2, rows: int = ROWS, **options: Any) -> Topology:
+    job = topology()
+    counted = job.keyed("count", COUNTS, source(job, rows), key="user", lanes=lanes, slices=16, **options)
+    job.sink("out", sinks.files(out), counted)
+    return job
+
+
+def newest(out: Path, key: str = "user") -> dict[Any, dict[str, Any]]:
+    """What was last put out of each key."""
+    return {row[key]: row for epoch in sorted(written(out)) for row in written(out)[epoch].to_pylist()}
+
+
+def expected(rows: int = ROWS) -> dict[int, dict[str, int]]:
+    return {
+        user: {"user": user, "n": len(range(user, rows, USERS)), "total": sum(range(user, rows, USERS))}
+        for user in range(USERS)
+    }
+
+
+def state_of(engine: SparkEngine, operator: str = "count", job: str = "job") -> dict[Any, Mapping[str, Any]]:
+    found = read_state(checkpoint_of(engine.place_of(job), operator))
+    return {next(iter(entry.key.values())): entry.state for entry in found}
+
+
+# -- counts
+
+
+def test_counts_are_exact_through_other_numbers_of_lanes(engine: SparkEngine, out: Path, until: Until) -> None:
+    start(engine, counting(out), read_limit=250)
+    for lanes in (1, 4, 3):
+        since = epochs(engine) if engine.observe().jobs.get("job") else 0
+        until(lambda since=since: epochs(engine) >= since + 2, "two epochs")
+        change(engine, {"count": lanes})
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    assert newest(out) == expected()
+    assert {user: state[":count"] for user, state in state_of(engine).items()} == {
+        user: row["n"] for user, row in expected().items()
+    }
+    assert reading(engine).operators["count"].processed == {"visit": ROWS}
+
+
+def test_rows_that_meet_by_key_are_combined_before_the_exchange(engine: SparkEngine, out: Path, until: Until) -> None:
+    start(engine, counting(out), read_limit=1000)
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    keyed = engine._jobs["job"]._keyed
+    assert keyed is not None and keyed._states["count"].combining
+    assert newest(out) == expected()
+
+
+def test_state_outlives_pause_and_resume(engine: SparkEngine, out: Path, until: Until) -> None:
+    start(engine, counting(out), read_limit=500)
+    until(lambda: epochs(engine) >= 2, "two epochs")
+    engine.pause("job")
+    engine.resume("job")
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    assert newest(out) == expected()
+
+
+def test_epoch_that_failed_after_its_lanes_ran_counts_once(
+    engine: SparkEngine, out: Path, tmp_path: Path, until: Until
+) -> None:
+    flag, good = tmp_path / "broken", sinks.files(out)
+
+    def write(rows: DataFrame, epoch: int) -> None:
+        rows.collect()
+        if epoch == 2 and not flag.exists():
+            flag.touch()
+            raise OSError("the disk is full")
+        good(rows, epoch)
+
+    job = topology()
+    job.sink("out", write, job.keyed("count", COUNTS, source(job), key="user", lanes=3))
+    start(engine, job, read_limit=500)
+    until(lambda: "job" in engine.observe().jobs and put_in(engine) == ROWS, "the end of the load")
+    assert flag.exists()
+    assert newest(out) == expected()
+
+
+def test_lanes_that_nobody_reads_to_the_end_keep_their_state_all_the_same(
+    engine: SparkEngine, out: Path, until: Until
+) -> None:
+    job = topology()
+    counted = job.keyed("count", COUNTS, source(job), key="user", lanes=3)
+    job.sink("out", sinks.files(out), job.transform("some", lambda rows: rows.coalesce(1).limit(1), counted))
+    start(engine, job, read_limit=1000)
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    assert {user: state[":count"] for user, state in state_of(engine).items()} == {
+        user: row["n"] for user, row in expected().items()
+    }
+
+
+def test_two_keyed_operators_in_a_row_whose_rows_meet_again(engine: SparkEngine, out: Path, until: Until) -> None:
+    job = topology()
+    rows = source(job, 900)
+    by_user = job.keyed("by-user", {"n": "count"}, rows, key="user", lanes=3)
+    even = job.transform("even", lambda rows: rows.select((F.col("user") % 2 == 0).alias("even"), "n"), by_user)
+    again = job.keyed("again", {"most": "max(n)", "updates": "count"}, even, key="even", lanes=2)
+    named = job.transform("named", lambda rows: rows.select(F.col("even").cast("string").alias("name"), "most"), again)
+    users = job.transform(
+        "users", lambda rows: rows.select(F.col("user").cast("string").alias("name"), F.col("n").alias("most")), by_user
+    )
+    job.sink("out", sinks.files(out), job.merge("both", users, named))
+    start(engine, job, read_limit=300)
+    until(lambda: put_in(engine) == 900, "the end of the load")
+    found = {name: row["most"] for name, row in newest(out, "name").items()}
+    assert found == {str(user): 900 // USERS for user in range(USERS)} | {"true": 45, "false": 45}
+
+
+# -- processors
+
+
+def on_event(user: int, event: Mapping[str, Any], state: Any, emit: Any) -> None:
+    state.count.set(state.count.get() + 1)
+    if state.count.get() % 10 == 0:
+        emit({"user": user, "n": state.count.get()})
+
+
+def test_events_meet_the_state_of_their_key(engine: SparkEngine, out: Path, until: Until) -> None:
+    job = topology()
+    tens = Events({"count": Value(0)}, on_event)
+    job.sink(
+        "out",
+        sinks.files(out),
+        job.keyed("ten", tens, source(job, 600), key="user", schema="user long, n long", lanes=2),
+    )
+    start(engine, job, read_limit=170)
+    until(lambda: put_in(engine) == 600, "the end of the load")
+    rows = Counter((row["user"], row["n"]) for table in written(out).values() for row in table.to_pylist())
+    assert rows == Counter((user, n) for user in range(USERS) for n in (10, 20, 30))
+
+
+def largest(rows: KeyedRows) -> Changed:
+    amounts = rows.rows.column("amount").to_numpy()
+    now = np.maximum(np.maximum.reduceat(amounts, rows.starts), rows.state["largest"])
+    return Changed(
+        {"largest": now}, pa.RecordBatch.from_arrays([rows.keys.column(0), pa.array(now)], ["user", "largest"])
+    )
+
+
+def test_batches_meet_the_state_of_all_their_keys(engine: SparkEngine, out: Path, until: Until) -> None:
+    job = topology()
+    most = job.keyed(
+        "most",
+        Batches({"largest": "int64"}, largest),
+        source(job),
+        key="user",
+        schema="user long, largest long",
+        lanes=2,
+    )
+    job.sink("out", sinks.files(out), most)
+    start(engine, job, read_limit=700)
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    assert newest(out) == {user: {"user": user, "largest": ROWS - USERS + user} for user in range(USERS)}
+
+
+WINDOW_MS = 10_000
+
+
+def collect(user: int, event: Mapping[str, Any], state: Any, emit: Any) -> None:
+    end_ms = (round(event["at"].timestamp() * 1000) // WINDOW_MS + 1) * WINDOW_MS
+    state.seen.append(event["row"])
+    state.wake_at(end_ms)
+
+
+def close_window(user: int, at_ms: int, state: Any, emit: Any) -> None:
+    inside = [row for row in state.seen if 1000 * row < at_ms]
+    left = [row for row in state.seen if 1000 * row >= at_ms]
+    state.seen.clear()
+    for row in left:
+        state.seen.append(row)
+    emit({"user": user, "end_ms": at_ms, "rows": len(inside)})
+
+
+def test_windows_close_once_time_has_passed_them(engine: SparkEngine, out: Path, until: Until) -> None:
+    """Row i is of second i: a window of ten seconds holds five rows of each of two users."""
+    job = topology()
+    timed = job.transform(
+        "timed",
+        lambda rows: rows.select("row", (F.col("row") % 2).alias("user"), F.timestamp_seconds("row").alias("at")),
+        job.source("in", burst(200)),
+    )
+    windows = Events({"seen": Items()}, collect, on_timer=close_window)
+    closed = job.keyed(
+        "window",
+        windows,
+        timed,
+        key="user",
+        schema="user long, end_ms long, rows long",
+        time="at",
+        lateness="5s",
+        lanes=2,
+    )
+    job.sink("out", sinks.files(out), closed)
+    start(engine, job, read_limit=30)
+    until(lambda: put_in(engine) == 200, "the end of the load")
+    rows = [row for table in written(out).values() for row in table.to_pylist()]
+    ends = Counter((row["user"], row["end_ms"]) for row in rows)
+    assert {row["rows"] for row in rows} == {5}
+    # The last epoch has the watermark of what came before it: row 179, less 5 s.
+    assert ends == Counter({(user, end): 1 for user in (0, 1) for end in range(WINDOW_MS, 174_001, WINDOW_MS)})
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"key": "usr"}, 'operator "count": its key column is "usr", but its input has user, amount, arrived only'),
+        ({"key": "user", "time": "amount"}, 'its time column "amount" is of type long; it may be timestamp'),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_the_job_starts(
+    engine: SparkEngine, out: Path, options: Mapping[str, Any], sentence: str
+) -> None:
+    job = topology()
+    job.sink("out", sinks.files(out), job.keyed("count", COUNTS, source(job), **options))
+    with pytest.raises(EngineError) as refused:
+        engine.submit(job)
+    assert sentence in str(refused.value)
+
+
+def test_state_of_another_schema_is_refused_with_a_sentence(engine: SparkEngine, out: Path, until: Until) -> None:
+    start(engine, counting(out), read_limit=1000)
+    until(lambda: put_in(engine) == ROWS, "the end of the load")
+    engine.pause("job")
+    job = engine._jobs["job"]
+    job.topology.nodes["count"] = counting(out, version=2).nodes["count"]
+    with pytest.raises(EngineError) as refused:
+        engine.resume("job")
+    assert 'the state of operator "count" was written with version 1, and the operator now declares 2' in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"processor": {"n": "median(x)"}}, 'operator "count": aggregation is "median"'),
+        ({"processor": {}}, "it has no aggregations"),
+        ({"processor": len}, "its processor is <built-in function len>"),
+        ({"processor": COUNTS, "schema": "n long"}, "its aggregations say what it puts out; leave out schema"),
+        ({"processor": Events({"n": Value(0)}, on_event)}, "its schema must name the columns it puts out"),
+        ({"processor": COUNTS, "key": ()}, "its key names no columns"),
+        ({"processor": COUNTS, "key": ("user", "user")}, "its key names a column twice"),
+        ({"processor": COUNTS, "slices": 4, "lanes": 8, "max_lanes": 8}, "it may have 8 lanes but has 4 slices"),
+        ({"processor": COUNTS, "slices": 0}, "slices is 0"),
+        ({"processor": COUNTS, "lateness": "soon"}, 'lateness is "soon"'),
+    ],
+)
+def test_mistakes_are_refused_while_the_topology_is_written(options: dict[str, Any], sentence: str) -> None:
+    job = Topology("job", Intent(latency="2s"))
+    rows = job.source("in", burst(10))
+    arguments = {"key": "user", **options}
+    processor = arguments.pop("processor")
+    with pytest.raises(GraphError) as refused:
+        job.keyed("count", processor, rows, **arguments)
+    assert str(refused.value).startswith('job "job": operator "count": ')
+    assert sentence in str(refused.value)
+
+
+# -- kills
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from headgate.config import SparkSettings
+from headgate.spark.engine import open_engine
+from tests.spark.test_keyed import counting
+
+place = Path(sys.argv[1])
+engine = open_engine(place / "home", SparkSettings(slots=4, read_limit=100, stop_s=60))
+try:
+    engine.submit(counting(place / "out", lanes=int(sys.argv[2])))
+    while True:
+        now = engine.observe().jobs.get("job")
+        done = int(now.operators["in"].processed["*"]) if now else 0
+        print(done, flush=True)
+        if done == int(sys.argv[3]):
+            break
+        time.sleep(0.05)
+finally:
+    engine.close()
+"""
+
+
+def test_kill_in_the_middle_of_epochs_leaves_exact_counts(tmp_path: Path, start: Start) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    reached = 0
+    for lanes in (3, 2):
+        run = start([sys.executable, str(script), str(tmp_path), str(lanes), str(ROWS)])
+        goal = reached + 400
+        for line in run.lines():
+            reached = int(line)
+            if reached >= goal:
+                break
+        assert goal <= reached < ROWS, run.errors()
+        run.kill()
+    last = start([sys.executable, str(script), str(tmp_path), "4", str(ROWS)])
+    assert int(list(last.lines())[-1]) == ROWS, last.errors()
+    assert last.wait() == 0, last.errors()
+    assert newest(tmp_path / "out") == expected()

@@ -213,7 +213,7 @@ class Settings:
     spare_window_s: float = setting(
         900.0, "s", "Health: lanes are spare only if they have been for this long, its busiest minute included.", 1
     )
-    spare_busy: float = setting(
+    spare_below: float = setting(
         0.95,
         "share",
         "Health: lanes are spare if the others would be busy for no more than this share without them.",

@@ -65,7 +65,7 @@ def spare_lanes(patient: Patient) -> dict[str, int]:
     span = longer.span
     if span is None or span.seconds < settings.spare_window_s - settings.round_s - 1e-6:
         return {}
-    needed = needed_lanes(longer, 1 / settings.spare_busy, BUSIEST_S)
+    needed = needed_lanes(longer, 1 / settings.spare_below, BUSIEST_S)
     unlike = {name for name in needed if above(span.busy_s(name), settings.alike, settings.outlier_cut)}
     return {name: lanes for name, lanes in needed.items() if lanes < now[name] and name not in unlike}
 

@@ -135,7 +135,7 @@ def _one_hot_slice(
     """A slice that fills a lane alone cannot be helped by lanes: its key has to be combined before it gets there."""
     cost_s = measured.one(COST, diagnosis.operator)
     span = patient.span
-    if cost_s is None or span is None or max(loads) / span.seconds * cost_s < patient.settings.spare_busy:
+    if cost_s is None or span is None or max(loads) / span.seconds * cost_s < patient.settings.spare_below:
         return None
     share = max(loads) / sum(loads)
     return Alert(

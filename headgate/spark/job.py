@@ -48,6 +48,8 @@ SLOWER = 1.1
 """From one epoch to the next, Spark's own part is believed to have become longer by this factor at most."""
 
 
+ALIKE = 1.5
+"""Epochs that differ by no more than this factor count as alike."""
 LEAST_ROWS = 10
 """An epoch may always read so many."""
 CATCH_UP = 1.2
@@ -107,7 +109,9 @@ class RunningJob:
         self._waited: dict[str, Arrivals] = {}
         """When rows had arrived, counted from the start of the epoch that was observed last."""
         self._unobserved: int | None = None
-        """Epochs with many rows since then; None if the last one had few."""
+        """Epochs with many rows since then, all alike; None if the last one had few."""
+        self._before: tuple[int, float] = (0, 0.0)
+        """Rows and seconds of the last epoch."""
         self._rows: dict[str, int] = {}
         self._arrived_before: dict[str, float] = {}
         self._query: StreamingQuery | None = None
@@ -342,6 +346,14 @@ class RunningJob:
             return Observing.ALL
         return Observing.NONE if 0 < self._unobserved < OBSERVED_EVERY else Observing.SAMPLE
 
+    def _unobserved_after(self, rows: int, took_s: float) -> int | None:
+        """Epochs are alike while neither their rows nor their time differ much from one to the next."""
+        before, self._before = self._before, (rows, took_s)
+        if rows <= MANY_ROWS:
+            return None
+        alike = all(1 / ALIKE <= now / then <= ALIKE for now, then in zip((rows, took_s), before, strict=True) if then)
+        return (self._unobserved or 0) % OBSERVED_EVERY + 1 if alike else 0
+
     def _arrivals(self, observed: Mapping[str, Arrivals], started_s: float) -> dict[str, Arrivals]:
         self._waited |= {name: found.moved(-started_s) for name, found in observed.items() if found.quantiles_s}
         return {name: waited.moved(started_s) for name, waited in self._waited.items()}
@@ -378,9 +390,9 @@ class RunningJob:
         done = Done(version, epoch.tag, epoch.stages, rows)
         latency = [self._latency(sink, epoch.finished_s[sink], sent, arrivals, started_s) for sink in self.graph.sinks]
         self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
-        last = self._unobserved or 0
-        self._unobserved = (last % OBSERVED_EVERY + 1) if rows > MANY_ROWS else None
-        self._limit_rows(sent, time.time() - started_s)
+        took_s = time.time() - started_s
+        self._unobserved = self._unobserved_after(rows, took_s)
+        self._limit_rows(sent, took_s)
         self._read_to_s = started_s
         after = {source: before[source] + sent[source] for source in before}
         levers.replace(self.place / PROGRESS, msgspec.json.encode(Progress(epoch.number, before, after)))

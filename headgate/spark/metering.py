@@ -34,7 +34,7 @@ SAMPLE = 16
 """Of many rows, every so many-th gives its arrival time to the quantiles; all give theirs to the mean."""
 MANY_ROWS = 20_000
 OBSERVED_EVERY = 8
-"""Arrival times of an epoch with many rows are observed in every so many-th; in between, rows have waited as long as then."""
+"""Of epochs with many rows that are alike, every so many-th is observed; in between, rows have waited as long as then."""
 LATE_S = 5.0
 """How long counts may take after their action is done; later they are given up."""
 FIRST_LOOK_S = 0.001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from pyspark.sql import functions as F
 from headgate.core.latency import Latency
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
+from headgate.spark.job import RunningJob
+from headgate.spark.plan import Observing
 from headgate.spark.sources.load import Generator
 
 from .builders import (
@@ -55,6 +58,29 @@ def test_latency_is_what_the_files_say(engine: SparkEngine, out: Path) -> None:
     told = latency_until(engine, done)
     assert len(written(out)) >= 5
     check(told, waited_s(out))
+
+
+def test_latency_is_right_though_only_some_large_epochs_are_observed(
+    engine: SparkEngine, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Observing] = []
+    monkeypatch.setattr(RunningJob, "_observing", noted(RunningJob._observing, seen))
+    rows = 60_000 * 16
+    engine.submit(copied("job", out, sources.load(sources.Steps([(0, 60_000), (16, 0)])), pace_s=1.0))
+    told = latency_until(engine, lambda now: now.operators["in"].processed["*"] == rows)
+    assert seen.count(Observing.NONE) >= 3
+    waited = waited_s(out)
+    assert told.rows == len(waited) == rows
+    assert told.mean_s == pytest.approx(np.mean(waited), rel=0.15, abs=0.1)
+    assert told.percentile_s(95) == pytest.approx(np.percentile(waited, 95), rel=0.25, abs=0.1)
+
+
+def noted(choose: Callable[[RunningJob], Observing], seen: list[Observing]) -> Callable[[RunningJob], Observing]:
+    def choose_and_note(job: RunningJob) -> Observing:
+        seen.append(choose(job))
+        return seen[-1]
+
+    return choose_and_note
 
 
 def test_latency_is_right_though_the_rows_lose_their_arrival_on_the_way(engine: SparkEngine, out: Path) -> None:

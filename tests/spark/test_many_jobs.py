@@ -1,0 +1,114 @@
+"""Twenty jobs at once: nothing grows but their counters, and nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import psutil
+from pyspark.sql import SparkSession
+
+from headgate.core.model import Action, ActionKind, Cause
+from headgate.spark import sinks, sources
+from headgate.spark.engine import SparkEngine
+from headgate.spark.topology import Topology
+
+from .builders import ROWS, same, topology
+from .conftest import Until
+
+JOBS = 20
+WARM_UP_EPOCHS = 16
+"""Until then Spark's own record of stages fills up: it keeps 500."""
+APART_EPOCHS = 12
+"""Epochs of every job between the two looks."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process and its JVM hold at one moment."""
+
+    threads: int
+    jvm_threads: int
+    files: int
+    jvm_files: int
+    heap_mb: float
+    kept: int
+    """Rows kept by Spark for somebody, as a number of RDDs."""
+
+
+def held(spark: SparkSession) -> Held:
+    me = psutil.Process()
+    (jvm,) = (child for child in me.children() if child.name() == "java")
+    return Held(
+        threads=threading.active_count(),
+        jvm_threads=jvm.num_threads(),
+        files=me.num_fds(),
+        jvm_files=jvm.num_fds(),
+        heap_mb=heap_mb(spark),
+        kept=spark.sparkContext._jsc.getPersistentRDDs().size(),
+    )
+
+
+def heap_mb(spark: SparkSession) -> float:
+    """In use by what can be reached: the least of several looks right after a collection."""
+    gc.collect()
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    looks = []
+    for _ in range(3):
+        jvm.System.gc()
+        runtime = jvm.Runtime.getRuntime()
+        looks.append((runtime.totalMemory() - runtime.freeMemory()) / 2**20)
+        time.sleep(0.2)
+    return float(min(looks))
+
+
+def small(number: int) -> Topology:
+    """A lane in Python; in every fourth job, rows that are kept because two sinks read them."""
+    job = topology(f"job-{number}", latency="60s", pace_s=600.0)
+    rows = job.batches("copy", same, job.source("in", sources.load(5)), schema=ROWS)
+    job.sink("out", sinks.discard(), rows)
+    if number % 4 == 0:
+        job.sink("again", sinks.discard(), rows)
+    return job
+
+
+def all_paced(engine: SparkEngine, pace_s: float) -> None:
+    paced = {name: replace(has, pace_s=pace_s) for name, has in engine.observe().allocation.items()}
+    assert engine.apply(Action(ActionKind.RELAX, None, paced, Cause("a test"))).applied
+
+
+def fewest_epochs(engine: SparkEngine) -> int:
+    return min((now.epochs or 0) if now is not None else 0 for now in engine.observe().jobs.values())
+
+
+def test_nothing_grows_while_twenty_jobs_run_and_nothing_stays_when_they_are_gone(
+    engine: SparkEngine, spark: SparkSession, until: Until
+) -> None:
+    before = held(spark)
+    for number in range(JOBS):
+        engine.submit(small(number))
+    until(lambda: len(engine.jobs()) == JOBS and fewest_epochs(engine) >= 1, "an epoch of each", within_s=300)
+    all_paced(engine, 1.0)
+    until(lambda: fewest_epochs(engine) >= WARM_UP_EPOCHS, "the warm-up", within_s=300)
+    first, since = held(spark), fewest_epochs(engine)
+    until(lambda: fewest_epochs(engine) >= since + APART_EPOCHS, "more epochs", within_s=300)
+    last = held(spark)
+    assert len(engine.jobs()) == JOBS
+    assert last.threads <= first.threads + 2
+    assert last.jvm_threads <= first.jvm_threads + JOBS
+    assert last.files <= first.files + 5
+    assert last.jvm_files <= first.jvm_files + JOBS
+    assert last.kept <= JOBS / 4
+    assert last.heap_mb <= 1.1 * first.heap_mb + 10
+    all_paced(engine, 600.0)
+    for name in list(engine.states()):
+        engine.remove(name)
+    assert spark.streams.active == []
+    until(lambda: held(spark).threads <= before.threads + 2, "the end of the threads", within_s=60)
+    after = held(spark)
+    assert after.kept == before.kept
+    assert after.files <= before.files + 5
+    assert after.heap_mb <= before.heap_mb + 50

@@ -292,7 +292,7 @@ class RunningJob:
         self._resting.clear()
         try:
             self._counter.attach(batch.sparkSession)
-            self._counter.begin()
+            self._counter.begin(batch)
             started_s = self._begin()
             self._run(batch, number, started_s)
             self._wait(started_s)

@@ -18,6 +18,24 @@ import pyarrow as pa
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+METERED = "meter_"
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """A lane under a name that Spark shows in its plan: by it, the rows that Spark counts are known as this lane's."""
+
+    lane: Batches
+    meter: int
+
+    @property
+    def __name__(self) -> str:
+        return f"{METERED}{self.meter}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.lane(batches)
+
+
 class LaneError(Exception):
     """What a lane did wrong, in one sentence that names its operator."""
 

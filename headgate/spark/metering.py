@@ -1,8 +1,8 @@
 """What an epoch measured: rows of every operator, when they arrived, and how long every lane was busy.
 
-A meter is a filter that lets every row pass: Spark counts what comes out of a filter anyway, inside the code it generates, and
-exactly. Only arrival times are observed, once on each way through the plan. Busy time is read afterwards, from Spark's own
-record of its tasks: a lane is a task, so nothing has to be measured inside it.
+Spark counts the rows of a scan, of a Python lane and of a filter anyway, inside the code it generates, and exactly. Where there is
+none of them, the meter is a filter that lets every row pass. Only arrival times are observed, once on each way through the plan.
+Busy time is read afterwards, from Spark's own record of its tasks: a lane is a task, so nothing has to be measured inside it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.latency import Latency
+from headgate.spark.lanes import METERED, Batches, Metered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from headgate.spark.plan import Stage
 
@@ -105,10 +107,11 @@ class Gateway:
         jvm = spark.sparkContext._jvm
         assert jvm is not None
         self._observation = getattr(jvm, "org.apache.spark.sql.Observation")
-        self._utils = getattr(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
+        self._to_row = getattr(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils").toPyRow
         self._sequence = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toSeq
         self._info = getattr(jvm, "org.apache.spark.sql.execution.SparkPlanInfo").fromSparkPlan
-        self._accumulators = getattr(jvm, "org.apache.spark.util.AccumulatorContext")
+        accumulators = getattr(jvm, "org.apache.spark.util.AccumulatorContext")
+        self._accumulator, self._new_id = accumulators.get, accumulators.newId
         self._json = _Json(spark)
         self._count = F.count(F.lit(1).cast("long")).alias("rows")._jc
         self._arrivals: dict[tuple[str | None, bool], Any] = {}
@@ -121,6 +124,11 @@ class Gateway:
         if meter not in self._passes:
             self._passes[meter] = F.expr(f"{ALWAYS}{FIRST_METER + meter}")._jc
         return Rows(rows._jdf.filter(self._passes[meter]), rows.sparkSession)
+
+    @staticmethod
+    def in_lanes(rows: DataFrame, lane: Batches, schema: StructType, meter: int) -> DataFrame:
+        """What the lane puts out; a `Counter` will know how many rows, by the number of the meter."""
+        return rows.mapInArrow(Metered(lane, FIRST_METER + meter), schema)
 
     def observed(self, rows: DataFrame, arrival: str | None, many: bool) -> tuple[DataFrame, Observed]:
         """The same rows, with their arrival times, if a column has them; of many rows, the quantiles are those of a sample."""
@@ -135,27 +143,33 @@ class Gateway:
 
     def row(self, row: Any) -> Any:
         """A row of the JVM's as Python has it."""
-        return _PICKLED.loads(self._utils.toPyRow(row))  # type: ignore[no-untyped-call]
+        return _PICKLED.loads(self._to_row(row))  # type: ignore[no-untyped-call]
 
-    def meters(self, execution: Any) -> list[tuple[int, int]]:
-        """(meter, accumulator) of every meter in the plan that was carried out."""
+    def meters(self, execution: Any, scanned: str) -> list[tuple[int, int]]:
+        """(meter, accumulator) of every meter in the plan that was carried out; `scanned` is the first column of its input."""
         plan = msgspec.json.decode(self._json(self._info(execution.executedPlan())), type=_Node)
-        return [found for node in plan.all() for found in node.meters()]
+        return [found for node in plan.all() for found in node.meters(scanned)]
 
     def value(self, accumulator: int) -> int:
         """What it has counted."""
-        return int(self._accumulators.get(accumulator).get().value())
+        return int(self._accumulator(accumulator).get().value())
 
     def newest(self) -> int:
         """A number above those of all accumulators so far."""
-        return int(self._accumulators.newId())
+        return int(self._new_id())
 
 
 _PICKLED = CPickleSerializer()
 ALWAYS = "spark_partition_id() >= -"
 """True of every row, but Spark does not see it: nothing is moved across such a filter, or merged with what comes after it."""
 FIRST_METER = 1_000_000
-METER = re.compile(re.escape(ALWAYS) + r"(\d{7,})", re.IGNORECASE)
+METER = re.compile(f"(?:{re.escape(ALWAYS)}|{METERED})" + r"(\d{7,})", re.IGNORECASE)
+METERS = frozenset(("Filter", "MapInArrow"))
+SCAN = "Scan ExistingRDD"
+SCANNED = -1
+"""The meter of an epoch's whole input: the scan of it."""
+COLUMN = re.compile(r"#(\d+)")
+"""Spark numbers the columns of a plan; no two have the same number."""
 ROWS_OUT = "number of output rows"
 
 
@@ -177,11 +191,23 @@ class _Node(msgspec.Struct):
         for child in self.children:
             yield from child.all()
 
-    def meters(self) -> Iterator[tuple[int, int]]:
-        match = METER.search(self.simpleString) if self.nodeName == "Filter" else None
+    def meters(self, scanned: str) -> Iterator[tuple[int, int]]:
+        """(meter, accumulator), if this is one."""
+        match = METER.search(self.simpleString) if self.nodeName in METERS else None
         if match is not None:
-            rows_out = next(metric for metric in self.metrics if metric.name == ROWS_OUT)
-            yield int(match[1]) - FIRST_METER, rows_out.accumulatorId
+            yield int(match[1]) - FIRST_METER, self._rows_out
+        elif self.nodeName.startswith(SCAN) and first_column(self.simpleString) == scanned:
+            yield SCANNED, self._rows_out
+
+    @property
+    def _rows_out(self) -> int:
+        return next(metric.accumulatorId for metric in self.metrics if metric.name == ROWS_OUT)
+
+
+def first_column(plan: str) -> str:
+    """Spark's number of the first column that it names."""
+    found = COLUMN.search(plan)
+    return found[1] if found is not None else ""
 
 
 def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
@@ -206,6 +232,7 @@ class Counter:
         """By accumulator: (meter, rows). What was kept is seen again by later actions, with the same accumulator."""
         self._oldest = 0
         """Accumulators before this one belong to earlier epochs."""
+        self._scanned = ""
         self._changed = threading.Condition()
 
     def attach(self, session: SparkSession) -> None:
@@ -220,9 +247,10 @@ class Counter:
         if manager is not None:
             manager.clear()
 
-    def begin(self) -> None:
+    def begin(self, batch: DataFrame) -> None:
         """An epoch begins: what an earlier one, or an attempt that failed, has counted is not its own."""
         with self._changed:
+            self._scanned = first_column(str(batch._jdf.logicalPlan().toString()))
             self._oldest = self._gateway.newest()
             self._rows.clear()
 
@@ -234,14 +262,17 @@ class Counter:
                     break
             rows: dict[int, int] = {}
             for meter, count in self._rows.values():
-                rows[meter] = rows.get(meter, 0) + count
+                rows[meter] = max(
+                    count, rows.get(meter, 0)
+                )  # where Spark reads the same rows twice, each time counts them all
             return rows
 
     # -- called by Spark, in a thread of its own
 
     def onSuccess(self, function: str, execution: Any, nanos: int) -> None:
         """An action is done."""
-        counted = {number: (meter, self._gateway.value(number)) for meter, number in self._gateway.meters(execution)}
+        meters = self._gateway.meters(execution, self._scanned)
+        counted = {number: (meter, self._gateway.value(number)) for meter, number in meters}
         with self._changed:
             self._rows |= {number: told for number, told in counted.items() if number > self._oldest}
             self._changed.notify_all()

@@ -22,12 +22,13 @@ from headgate.errors import EngineError
 from headgate.spark import metering
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.lanes import BatchLane, EventLane
-from headgate.spark.metering import Gateway, Observed
+from headgate.spark.metering import SCANNED, Gateway, Observed
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Kind, Node, Topology, reads_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 TAG = "_source"
 """With several sources: which of them a row is from."""
@@ -143,7 +144,7 @@ def build(
     for name in graph.operators:
         node = topology.nodes[name]
         with named(name):
-            frame = _source(node, graph, batch, whole) if node.kind is Kind.SOURCE else _applied(node, epoch)
+            frame = _source(node, graph, batch, whole, epoch) if node.kind is Kind.SOURCE else _applied(node, epoch)
             frame = _metered(node, frame, epoch)
             if len(graph.children[name]) > 1:
                 frame = _keep(frame, epoch)
@@ -213,9 +214,10 @@ def _sources_of(batch: DataFrame, graph: Graph, epoch: Epoch) -> DataFrame:
     return epoch.kept[-1]
 
 
-def _source(node: Node, graph: Graph, batch: DataFrame, whole: DataFrame) -> Frame:
+def _source(node: Node, graph: Graph, batch: DataFrame, whole: DataFrame, epoch: Epoch) -> Frame:
     stage: Stage = ((node.name, partitions_of(batch)),)
     if len(graph.sources) == 1:
+        epoch.meters[node.name] = SCANNED
         return Frame(whole, (), stage)
     return Frame(whole.where(whole[TAG] == node.name).select(f"`{node.name}`.*"), (), stage)
 
@@ -238,7 +240,8 @@ def _applied(node: Node, epoch: Epoch) -> Frame:
     elif node.kind is Kind.SINK:
         rows = inputs[0].rows
     else:
-        rows = inputs[0].rows.mapInArrow(_lane(node, epoch.number), str(node.schema))
+        meter = epoch.meters[node.name] = len(epoch.meters)
+        rows = epoch.gateway.in_lanes(inputs[0].rows, _lane(node, epoch.number), spark_schema(str(node.schema)), meter)
     return _together(node, rows, inputs, epoch)
 
 
@@ -289,14 +292,21 @@ def _lane(node: Node, epoch: int) -> Any:
 
 
 @lru_cache
-def arrow_schema(ddl: str) -> pa.Schema:
-    """The Arrow columns that Spark takes for these."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+def spark_schema(ddl: str) -> StructType:
+    """The columns that Spark takes for these; it would ask the JVM each time."""
     from pyspark.sql.types import StructType
 
-    columns = StructType.fromDDL(ddl)
-    assert isinstance(columns, StructType)
-    return to_arrow_schema(columns, timezone="UTC")
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
+@lru_cache
+def arrow_schema(ddl: str) -> pa.Schema:
+    """And Arrow."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(spark_schema(ddl), timezone="UTC")
 
 
 # -- meters ----------------------------------------------------------------------------------------------------------------------
@@ -310,7 +320,7 @@ def _metered(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     if timed or (arrival is None and node.name in epoch.shape.observed):
         many = epoch.observing is Observing.SAMPLE
         rows, epoch.observed[node.name] = epoch.gateway.observed(rows, arrival, many)
-    elif node.kind is not Kind.SINK and node.name not in epoch.shape.keeping:
+    elif node.kind is not Kind.SINK and node.name not in epoch.shape.keeping and node.name not in epoch.meters:
         epoch.meters[node.name] = len(epoch.meters)
         rows = epoch.gateway.counted(rows, epoch.meters[node.name])
     return Frame(rows, frame.before, frame.stage, frame.certain)

@@ -139,8 +139,9 @@ def test_files_of_the_finished_epochs_hold_as_many_rows_as_were_counted(
         lambda rows: rows.orderBy(F.desc("row")),
         lambda rows: rows.groupBy("row").agg(F.max("arrived").alias("arrived")),
         lambda rows: rows.join(F.broadcast(rows.sparkSession.range(10**6)), F.col("row") == F.col("id")).drop("id"),
+        lambda rows: rows.join(rows.groupBy("row").count(), "row").drop("count"),
     ],
-    ids=["sort", "group", "join"],
+    ids=["sort", "group", "join", "join with itself"],
 )
 def test_rows_are_counted_once_though_spark_looks_at_them_again(
     engine: SparkEngine, out: Path, until: Until, function: Any

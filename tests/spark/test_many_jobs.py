@@ -19,8 +19,8 @@ from .builders import ROWS, same, topology
 from .conftest import Until
 
 JOBS = 20
-WARM_UP_EPOCHS = 16
-"""Until then Spark's own record of stages fills up: it keeps 500."""
+WARM_UP_EPOCHS = 6
+"""By then Spark's own record of stages, 150 of them, has filled up."""
 APART_EPOCHS = 12
 """Epochs of every job between the two looks."""
 

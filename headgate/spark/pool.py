@@ -22,8 +22,11 @@ import httpx
 import psutil
 import pyspark
 
+import headgate
 from headgate.core.hosts import Host, HostPhase, HostType
+from headgate.core.provision import Terms
 from headgate.errors import EngineError
+from headgate.spark.session import ON_THIS_MACHINE
 
 MASTER_HOST = "127.0.0.1"
 FIRST_ADDRESS, LAST_ADDRESS = 11, 250
@@ -37,13 +40,20 @@ KILL_S = 10.0
 ASK_S = 2.0
 """How long the master has to answer."""
 
+DAEMON_MEMORY_MB = 256
+"""Of the master, and of each worker besides what it has for executors."""
+_LEAN = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Masters and workers do next to nothing once they run: they had better start fast."""
+
 _CONFIGURATION = """\
 spark.decommission.enabled true
 spark.worker.cleanup.enabled true
 spark.deploy.recoveryMode FILESYSTEM
 spark.deploy.recoveryDirectory {recovery}
+spark.deploy.maxExecutorRetries -1
 spark.worker.timeout 20
 """
+# Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -78,12 +88,28 @@ class LocalPool:
         self._leases_dir.mkdir(parents=True, exist_ok=True)
         (self._home / "spark.conf").write_text(_CONFIGURATION.format(recovery=self._home / "recovery"))
         self._ports = self._known_ports()
-        self.hosts()
 
     @property
     def master_url(self) -> str:
         """What an application connects to."""
         return f"spark://{MASTER_HOST}:{self._ports['port']}"
+
+    def application(self, terms: Terms) -> dict[str, str]:
+        """What a Spark application on this pool is configured with: an executor per host, which goes when its host does."""
+        kinds = terms.kinds
+        slots = max(kind.cores for kind in kinds) * (terms.budget.most_hosts or 1)
+        return {
+            **ON_THIS_MACHINE,
+            "spark.executor.memory": f"{round(min(kind.memory_mb for kind in kinds))}m",
+            # The lanes of a new host find the very code that the driver runs, wherever that was started.
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(Path(headgate.__file__).parents[1]), *_python_path()]),
+            "spark.sql.shuffle.partitions": str(round(slots)),
+            "spark.decommission.enabled": "true",
+            # Cached rows and the output of finished tasks move to other hosts before theirs goes.
+            "spark.storage.decommission.enabled": "true",
+            "spark.storage.decommission.rddBlocks.enabled": "true",
+            "spark.storage.decommission.shuffleBlocks.enabled": "true",
+        }
 
     # -- the port
 
@@ -133,7 +159,7 @@ class LocalPool:
     def _host(self, lease: _Lease, processes: list[psutil.Process], registered: frozenset[str] | None) -> Host | None:
         if lease.releasing_s is not None:
             return self._going(lease, processes)
-        host = Host(lease.name, lease.kind, lease.leased_s)
+        host = Host(lease.name, lease.kind, lease.leased_s, address=lease.address)
         if not processes and not lease.started:
             self._start(lease)  # it was intended, and whoever intended it did not come to it
             return host
@@ -163,7 +189,7 @@ class LocalPool:
             self._write(replace(lease, asked_s=now_s))
         elif lease.asked_s is not None and now_s - lease.asked_s > KILL_S:
             self._end(processes)
-        return Host(lease.name, lease.kind, lease.leased_s, HostPhase.RELEASING)
+        return Host(lease.name, lease.kind, lease.leased_s, HostPhase.RELEASING, address=lease.address)
 
     def _start(self, lease: _Lease) -> None:
         work = self._work(lease.name)
@@ -178,21 +204,24 @@ class LocalPool:
     # -- processes
 
     def _launch(self, main: str, address: str, log: Path, *arguments: str) -> None:
-        command = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        """By itself, not by the script `spark-class`, which starts a Java of its own just to find out what to start."""
+        spark = Path(pyspark.__file__).parent
+        java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+        command = [java, *_LEAN, f"-Xmx{DAEMON_MEMORY_MB}m", "-cp", f"{spark}/jars/*", main]
+        configured = ["--host", address, "--properties-file", str(self._home / "spark.conf")]
         environment = {
-            **os.environ, "SPARK_LOCAL_IP": address, "SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(command.parent.parent),
+            **os.environ, "SPARK_LOCAL_IP": address, "SPARK_HOME": str(spark), "SPARK_SCALA_VERSION": _scala(spark),
         }  # fmt: skip
-        configured = ("--host", address, "--properties-file", str(self._home / "spark.conf"))
         try:
             with log.open("ab") as output:
                 _STARTED.append(
                     subprocess.Popen(
-                        [command, main, *configured, *arguments],
+                        [*command, *configured, *arguments],
                         env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                     )
                 )  # fmt: skip
         except OSError as error:
-            raise EngineError(f"{command} cannot be started: {error.strerror or error}") from None
+            raise EngineError(f"{java} cannot be started: {error.strerror or error}") from None
 
     def _workers(self) -> dict[str, list[psutil.Process]]:
         """Workers of this pool that run, by the name of their host."""
@@ -272,8 +301,18 @@ def _processes(main: str) -> Iterator[tuple[psutil.Process, list[str]]]:
             continue  # it ended while we looked
 
 
+def _python_path() -> list[str]:
+    return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+
+
+def _scala(spark: Path) -> str:
+    """The version of Scala that Spark is built with, which its workers want to be told."""
+    (core,) = (spark / "jars").glob("spark-core_*.jar")
+    return core.name.removeprefix("spark-core_").split("-")[0]
+
+
 def _children(process: psutil.Process) -> list[psutil.Process]:
-    """Those that still do something; the script that starts Spark leaves one behind that does not."""
+    """Those that still do something: the executors of a worker."""
     try:
         return [child for child in process.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
     except psutil.Error:

@@ -6,25 +6,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from headgate.config import SparkSettings, snapshots_needed
 from headgate.core.provision import Terms
 from headgate.errors import JobFileError
 from headgate.journal import SqliteJournal
 from headgate.landlord import Landlord
-from headgate.ports import Jobs
+from headgate.ports import HostPool, Jobs
 from headgate.server.app import app_of, listen, served
 from headgate.server.home import Home
 from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
 from headgate.spark.jobfile import JobRequest, build, wants_spark
-from headgate.spark.pool import LocalPool
+from headgate.spark.pool import LocalPool, left_behind
 from headgate.spark.topology import Topology
 
 TICK_S = 0.2
@@ -32,7 +33,23 @@ TICK_S = 0.2
 
 OpenEngine = Callable[..., Jobs]
 """Given a directory, settings and a master; and what else Spark is to be configured with, if there is anything."""
-OpenPool = Callable[[Path], LocalPool]
+
+
+class ClusterPool(HostPool, Protocol):
+    """A pool whose hosts are those of one Spark cluster."""
+
+    @property
+    def master_url(self) -> str:
+        """What an application connects to."""
+
+    def application(self, terms: Terms) -> Mapping[str, str]:
+        """What it is configured with."""
+
+    def close(self) -> None:
+        """End all hosts."""
+
+
+OpenPool = Callable[[Path], ClusterPool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +112,10 @@ def run(
         listening = stack.enter_context(closing(listen(plan.port)))
         window = snapshots_needed(plan.loop.settings)
         journal = stack.enter_context(SqliteJournal(plan.home.journal, window=window))
-        landlord = _landlord(plan, journal, watcher, open_pool, stack)
+        pool = _pool(plan, open_pool)
+        landlord = _landlord(plan, pool, journal, watcher, stack)
         watcher.tell(time.time(), "", "starts Spark")
-        engine = stack.enter_context(closing(_engine(plan, open_engine, landlord)))
+        engine = stack.enter_context(closing(_engine(plan, open_engine, pool)))
         stop.listen()
         for policy in plan.loop.user_policies.values():
             stack.callback(policy.close)
@@ -112,15 +130,20 @@ def run(
         return done
 
 
+def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
+    """Where hosts come from. Those that somebody left behind who was killed go if none are wanted."""
+    if plan.hosts is None and left_behind(plan.home.hosts):
+        open_pool(plan.home.hosts).close()
+    return None if plan.hosts is None else open_pool(plan.home.hosts)
+
+
 def _landlord(
-    plan: Plan, journal: SqliteJournal, watcher: Watcher, open_pool: OpenPool, stack: ExitStack
+    plan: Plan, pool: ClusterPool | None, journal: SqliteJournal, watcher: Watcher, stack: ExitStack
 ) -> Landlord | None:
-    """Who leases hosts; the first one starts while Spark does. Hosts that somebody left behind who was killed go if none are wanted."""
-    if plan.hosts is None:
-        if plan.home.hosts.exists():
-            open_pool(plan.home.hosts).close()
+    """Who leases hosts; the first one starts while Spark does."""
+    if pool is None or plan.hosts is None:
         return None
-    pool, loop = open_pool(plan.home.hosts), plan.loop
+    loop = plan.loop
     landlord = Landlord(
         pool, plan.hosts, journal, loop.settings, lambda at_s, text: watcher.tell(at_s, "", text), loop.observe_only
     )
@@ -130,12 +153,10 @@ def _landlord(
     return landlord
 
 
-def _engine(plan: Plan, open_engine: OpenEngine, landlord: Landlord | None) -> Jobs:
-    if landlord is None:
+def _engine(plan: Plan, open_engine: OpenEngine, pool: ClusterPool | None) -> Jobs:
+    if pool is None or plan.hosts is None:
         return open_engine(plan.home.path, plan.spark, plan.master)
-    pool = landlord.pool
-    assert isinstance(pool, LocalPool)
-    return open_engine(plan.home.path, plan.spark, pool.master_url, pool.application(landlord.terms))
+    return open_engine(plan.home.path, plan.spark, pool.master_url, pool.application(plan.hosts))
 
 
 def _built_early(request: JobRequest) -> Topology | None:

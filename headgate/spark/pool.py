@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from headgate.errors import EngineError
 from headgate.spark.session import ON_THIS_MACHINE
 
 MASTER_HOST = "127.0.0.1"
+PORTS = "master.json"
 FIRST_ADDRESS, LAST_ADDRESS = 11, 250
 """Hosts are 127.0.0.11 and so on."""
 PATIENCE_S = 120.0
@@ -75,6 +77,11 @@ class _Lease:
     """When its process was asked to end."""
 
 
+def left_behind(home: Path) -> bool:
+    """Whether somebody had a pool here and did not close it."""
+    return (home / PORTS).exists()
+
+
 class LocalPool:
     """A `HostPool` of processes; `close` ends them all."""
 
@@ -88,6 +95,7 @@ class LocalPool:
         self._leases_dir.mkdir(parents=True, exist_ok=True)
         (self._home / "spark.conf").write_text(_CONFIGURATION.format(recovery=self._home / "recovery"))
         self._ports = self._known_ports()
+        self.hosts()
 
     @property
     def master_url(self) -> str:
@@ -119,7 +127,8 @@ class LocalPool:
         if name in leases:
             return
         number = 1 + max((lease.number for lease in leases.values()), default=0)
-        taken = {lease.address for lease in leases.values()}
+        # The master may still believe in a worker that is gone: a new one at its address would seem to be ready at once.
+        taken = {lease.address for lease in leases.values()} | (self._registered() or frozenset())
         lease = _Lease(name, number, _free_address(taken), kind, self._clock())
         self._write(lease)
         self._start(lease)
@@ -150,8 +159,10 @@ class LocalPool:
             self.release(name)
         self._end([process for group in self._workers().values() for process in group])
         self._end(self._masters())
-        for path in self._leases_dir.glob("*.json"):
-            path.unlink()
+        for path in (*self._leases_dir.glob("*.json"), self._home / PORTS):
+            path.unlink(missing_ok=True)
+        # A master that finds what another one knew waits for it to come back before it gives out anything.
+        shutil.rmtree(self._home / "recovery", ignore_errors=True)
         _reap()
 
     # -- one host
@@ -165,14 +176,15 @@ class LocalPool:
             return host
         if not processes:
             return replace(host, phase=HostPhase.FAILED, reason="its worker died")
-        if registered is None:  # the master is on its way back; what runs goes on without it
-            return replace(host, phase=HostPhase.READY) if lease.name in self._seen_s else host
-        if lease.address in registered:
+        self._end(processes[1:])  # started twice, by two who did not know of each other
+        if registered is not None and lease.address in registered:
             self._seen_s[lease.name] = self._clock()
-            return replace(host, phase=HostPhase.READY)
-        if self._clock() - max(lease.leased_s, self._opened_s, self._seen_s.get(lease.name, 0.0)) > self._patience_s:
+        seen_s = self._seen_s.get(lease.name)
+        waited_s = self._clock() - max(lease.leased_s, self._opened_s, seen_s or 0.0)
+        if registered is not None and waited_s > self._patience_s:
             return replace(host, phase=HostPhase.FAILED, reason="its worker does not register")
-        return host
+        # While the master is on its way back, what runs goes on without it.
+        return replace(host, phase=HostPhase.READY) if seen_s is not None else host
 
     def _going(self, lease: _Lease, processes: list[psutil.Process]) -> Host | None:
         """Drained, then asked to end, then killed; the file goes last."""
@@ -264,7 +276,7 @@ class LocalPool:
     # -- files
 
     def _known_ports(self) -> dict[str, int]:
-        path = self._home / "master.json"
+        path = self._home / PORTS
         if not path.exists():
             _written(path, {"port": _free_port(), "page": _free_port()})
         ports: dict[str, int] = json.loads(path.read_text())

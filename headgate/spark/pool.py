@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from headgate.core.provision import Terms
 from headgate.errors import EngineError
 from headgate.spark.session import ON_THIS_MACHINE
 
+MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 MASTER_HOST = "127.0.0.1"
 PORTS = "master.json"
 FIRST_ADDRESS, LAST_ADDRESS = 11, 250
@@ -145,8 +146,9 @@ class LocalPool:
     def hosts(self) -> Mapping[str, Host]:
         """As of now; what has to be done for leases and releases that are under way is done on the way."""
         _reap()
-        self._keep_master()
-        leases, workers = self._leases(), self._workers()
+        masters, workers = self._running()
+        self._keep_master(masters)
+        leases = self._leases()
         for name in workers.keys() - leases.keys():
             self._end(workers[name])  # nobody leased it
         registered = self._registered()
@@ -207,7 +209,7 @@ class LocalPool:
         work = self._work(lease.name)
         work.mkdir(parents=True, exist_ok=True)
         self._launch(
-            "org.apache.spark.deploy.worker.Worker", lease.address, work / "worker.log",
+            WORKER, lease.address, work / "worker.log",
             "--cores", str(max(1, round(lease.kind.cores))), "--memory", f"{round(lease.kind.memory_mb)}m",
             "--webui-port", "0", "--work-dir", str(work), self.master_url,
         )  # fmt: skip
@@ -235,26 +237,28 @@ class LocalPool:
         except OSError as error:
             raise EngineError(f"{java} cannot be started: {error.strerror or error}") from None
 
+    def _running(self) -> tuple[list[psutil.Process], dict[str, list[psutil.Process]]]:
+        """Masters of this pool that run, and its workers by the name of their host."""
+        ours, masters = str(self._home / "spark.conf"), []
+        workers: dict[str, list[psutil.Process]] = {}
+        for process, arguments in _processes(ours):
+            if MASTER in arguments:
+                masters.append(process)
+            elif WORKER in arguments:
+                workers.setdefault(Path(arguments[arguments.index("--work-dir") + 1]).name, []).append(process)
+        return masters, workers
+
     def _workers(self) -> dict[str, list[psutil.Process]]:
-        """Workers of this pool that run, by the name of their host."""
-        found: dict[str, list[psutil.Process]] = {}
-        for process, arguments in _processes("org.apache.spark.deploy.worker.Worker"):
-            place = Path(arguments[arguments.index("--work-dir") + 1]) if "--work-dir" in arguments else Path()
-            if place.parent == self._home / "work":
-                found.setdefault(place.name, []).append(process)
-        return found
+        return self._running()[1]
 
     def _masters(self) -> list[psutil.Process]:
-        ours = str(self._home / "spark.conf")
-        return [
-            process for process, arguments in _processes("org.apache.spark.deploy.master.Master") if ours in arguments
-        ]
+        return self._running()[0]
 
-    def _keep_master(self) -> None:
+    def _keep_master(self, running: Sequence[psutil.Process]) -> None:
         """A master that died comes back on the same port; its workers find it again."""
-        if not self._masters():
+        if not running:
             self._launch(
-                "org.apache.spark.deploy.master.Master", MASTER_HOST, self._home / "master.log",
+                MASTER, MASTER_HOST, self._home / "master.log",
                 "--port", str(self._ports["port"]), "--webui-port", str(self._ports["page"]),
             )  # fmt: skip
 
@@ -302,12 +306,12 @@ def _reap() -> None:
     _STARTED[:] = [child for child in _STARTED if child.poll() is None]
 
 
-def _processes(main: str) -> Iterator[tuple[psutil.Process, list[str]]]:
-    """Java processes with this main class, and their arguments."""
+def _processes(argument: str) -> Iterator[tuple[psutil.Process, list[str]]]:
+    """Processes that were given this argument, and all their arguments."""
     for process in psutil.process_iter():
         try:
             arguments = process.cmdline()
-            if main in arguments and process.status() != psutil.STATUS_ZOMBIE:
+            if argument in arguments and process.status() != psutil.STATUS_ZOMBIE:
                 yield process, arguments
         except psutil.Error:
             continue  # it ended while we looked

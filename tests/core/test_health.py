@@ -28,8 +28,8 @@ from headgate.core.health.records import (
     cause_of,
 )
 from headgate.core.health.resolving import MoveLanes, ReassignSlices, ScaleDown, ScaleSource, ScaleUp
-from headgate.core.health.slices import lane_loads
 from headgate.core.intents import Intent
+from headgate.core.routing import lane_loads
 from headgate.errors import IntentError
 from tests.core.builders import LAW
 from tests.core.patients import Lanes, looked_at, one_hot, one_slow, patient, too_few

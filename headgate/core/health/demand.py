@@ -11,11 +11,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from headgate.core.health.outliers import above, imbalance
+from headgate.core.health.outliers import above
 from headgate.core.health.records import Patient
-from headgate.core.health.slices import best_places, lane_loads
 from headgate.core.metrics import Span, epoch_s, span_of
 from headgate.core.model import OUTSIDE, JobReading
+from headgate.core.routing import best_places, imbalance, lane_loads
 from headgate.core.sizing import lanes_for, most_lanes, needed_work, selectivity
 
 BUSIEST_S = 60.0

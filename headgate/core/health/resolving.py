@@ -12,11 +12,10 @@ from typing import ClassVar
 
 from headgate.core.health.demand import capped, needed_lanes, sources_held_short, spare_lanes
 from headgate.core.health.diagnosing import hosts_of
-from headgate.core.health.outliers import imbalance
 from headgate.core.health.records import COST, EMITTED, Alert, Diagnosis, Measurements, Patient, Remedy
-from headgate.core.health.slices import best_places, lane_loads, rebalanced
 from headgate.core.metrics import epoch_s
 from headgate.core.model import JobAllocation, spread_evenly
+from headgate.core.routing import best_places, imbalance, lane_loads, rebalanced
 from headgate.core.sizing import more_lanes
 
 SCALE_UP, SCALE_DOWN, MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE = (

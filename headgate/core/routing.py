@@ -7,7 +7,7 @@ does it here, be it the engine that has to give every slice a lane on its host, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.config import StateSettings
 from headgate.core.model import spread_evenly
@@ -81,7 +81,9 @@ def rebalanced(
     >>> rebalanced((5.0, 5.0, 1.0, 1.0), (0, 0, 1, 1), 2)
     (1, 0, 0, 1)
     """
-    board = _Board(loads, list(places), lane_loads(loads, places, lanes), allowed)
+    anywhere = tuple(range(lanes))
+    choices = [anywhere] * len(places) if allowed is None else [tuple(found) for found in allowed]
+    board = _Board(loads, list(places), lane_loads(loads, places, lanes), choices)
     for _ in range(len(places)):
         change = board.best_change()
         if change is None:
@@ -102,9 +104,13 @@ class _Board:
     loads: Sequence[float]
     places: list[int]
     totals: list[float]
-    allowed: Sequence[Sequence[int]] | None
+    choices: Sequence[Places]
+    """The lanes that each slice may have."""
+    calm: dict[Places, int] = field(default_factory=dict)
+    """Of some lanes, the one that has least to do."""
 
     def put(self, slice_: int, lane: int) -> None:
+        self.calm.clear()
         self.totals[self.places[slice_]] -= self.loads[slice_]
         self.totals[lane] += self.loads[slice_]
         self.places[slice_] = lane
@@ -112,7 +118,8 @@ class _Board:
     def best_change(self) -> _Change | None:
         """For the busiest lane: a slice moved, or if that is too much, two exchanged; what leaves both lanes closest."""
         busiest = sorted(range(len(self.totals)), key=lambda lane: (-self.totals[lane], lane))
-        for lane in busiest if self.allowed is not None else busiest[:1]:
+        tied = len(set(self.choices)) > 1
+        for lane in busiest if tied else busiest[:1]:
             for changes in (self._moves(lane), self._swaps(lane)):
                 _, change = min(changes, default=(0.0, ()))
                 if change:
@@ -121,20 +128,20 @@ class _Board:
 
     def _moves(self, lane: int) -> Iterator[tuple[float, _Change]]:
         for slice_ in self._slices(lane):
-            other = min(self._others(slice_, lane), key=lambda other: (self.totals[other], other), default=lane)
+            other = self._calmest(self.choices[slice_])
             gap, load = self.totals[lane] - self.totals[other], self.loads[slice_]
             if 0 < load < gap * (1 - LEAST_GAIN):
                 yield abs(gap / 2 - load), ((slice_, other),)
 
     def _swaps(self, lane: int) -> Iterator[tuple[float, _Change]]:
         """With the lane that has least to do."""
-        other = min(range(len(self.totals)), key=lambda other: (self.totals[other], other))
+        other = self._calmest(tuple(range(len(self.totals))))
         gap = self.totals[lane] - self.totals[other]
         if gap <= LEAST_GAIN * self.totals[lane]:
             return
-        back = [slice_ for slice_ in self._slices(other) if lane in self._others(slice_, other)]
+        back = [slice_ for slice_ in self._slices(other) if lane in self.choices[slice_]]
         for slice_ in self._slices(lane):
-            if other in self._others(slice_, lane):
+            if other in self.choices[slice_]:
                 for less, found in ((self.loads[slice_] - self.loads[found], found) for found in back):
                     if LEAST_GAIN * gap < less < gap * (1 - LEAST_GAIN):
                         yield abs(gap / 2 - less), ((slice_, other), (found, lane))
@@ -142,20 +149,23 @@ class _Board:
     def _slices(self, lane: int) -> list[int]:
         return [slice_ for slice_, of in enumerate(self.places) if of == lane]
 
-    def _others(self, slice_: int, lane: int) -> list[int]:
-        lanes = range(len(self.totals)) if self.allowed is None else self.allowed[slice_]
-        return [other for other in lanes if other != lane]
+    def _calmest(self, lanes: Places) -> int:
+        if lanes not in self.calm:
+            self.calm[lanes] = min(lanes, key=lambda lane: (self.totals[lane], lane))
+        return self.calm[lanes]
 
 
 # -- on hosts ----------------------------------------------------------------------------------------------------------------
 
 
-def lane_hosts(lanes: int, cores: Mapping[str, float], avoided: Sequence[str] = (), first: int = 0) -> tuple[str, ...]:
+def hosts_in_turn(
+    lanes: int, cores: Mapping[str, float], avoided: Sequence[str] = (), first: int = 0
+) -> tuple[str, ...]:
     """The host of each lane: in turn, by their cores, off those to be avoided as long as there are others.
 
     `first` says with which host to begin, so that the only lanes of many jobs do not all meet on one.
 
-    >>> lane_hosts(3, {"a": 2, "b": 1, "c": 4}, avoided=["c"])
+    >>> hosts_in_turn(3, {"a": 2, "b": 1, "c": 4}, avoided=["c"])
     ('a', 'b', 'a')
     """
     kept = [host for host in sorted(cores) if host not in avoided] or sorted(cores)

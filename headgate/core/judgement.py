@@ -99,7 +99,7 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
 def _in_words(trial: Trial, fell: bool, harmful: bool, plateaued: bool, situation: Situation) -> str:
     if harmful:
         return "helped nobody" if trial.kind is ActionKind.THROTTLE else "did harm"
-    if plateaued and trial.tried is not None and trial.tried.resolver != SCALE_UP:
+    if plateaued and _other_remedies(trial, situation):
         return "gained too little; another remedy has its turn"
     if plateaued and trial.job is not None:
         return f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
@@ -149,7 +149,7 @@ def output_rows_s(job: JobView) -> float:
     """Rows that reach its sinks."""
     if job.span is None or job.span.seconds <= 0:
         return 0.0
-    return sum(job.span.rows_in(sink) for sink in job.job.graph.sinks) / job.span.seconds
+    return sum(job.span.rows_in(sink) for sink in job.job.graph.sinks) / job.span.whole_epochs_s
 
 
 def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
@@ -169,14 +169,20 @@ def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
 def _counted(state: State, trial: Trial, verdict: Verdict, job: JobView, situation: Situation) -> State:
     """Count the step of a job that still misses its intent, and set the job aside if it gained too little or did harm.
 
-    After a remedy other than lanes that did not help, another has its turn.
+    As long as there is another remedy to try, it has its turn first.
     """
     name = job.job.name
     if not job.met:
         state = dataclasses.replace(state, steps={**state.steps, name: state.steps.get(name, 0) + 1})
-    other_remedies = trial.tried is not None and trial.tried.resolver != SCALE_UP
-    hopeless = (verdict.harmful or verdict.plateaued) and not other_remedies
+    hopeless = (verdict.harmful or verdict.plateaued) and not _other_remedies(trial, situation)
     return set_aside(state, job, situation) if hopeless else state
+
+
+def _other_remedies(trial: Trial, situation: Situation) -> bool:
+    """Lanes come last, so something else was tried before them; or more lanes have brought another trouble to light."""
+    asked = situation.remedies.get(trial.job or "")
+    others = (trial.tried.resolver if trial.tried is not None else SCALE_UP, asked.resolver if asked else SCALE_UP)
+    return any(resolver != SCALE_UP for resolver in others)
 
 
 def logged(state: State, entry: LogEntry, useful: bool, at_s: float, settings: Settings) -> State:

@@ -35,6 +35,23 @@ class Span:
         """Length of the span."""
         return self.last.at_s - self.first.at_s
 
+    def ages_s(self) -> tuple[float, float]:
+        """For how long the last epoch had ended, at both ends of the span: what an epoch does shows only when it ends.
+
+        Never longer than epochs are apart, so that one that does not end is no excuse.
+        """
+        first, last = self.first.reading, self.last.reading
+        if first.epochs == last.epochs:
+            return 0.0, 0.0
+        before_s, after_s = (min(one.epoch_age_s or 0.0, period_s(self)) for one in (first, last))
+        return (before_s, after_s) if self.seconds + before_s > after_s else (0.0, 0.0)
+
+    @property
+    def whole_epochs_s(self) -> float:
+        """From the end of one epoch to the end of another; without epochs, the span."""
+        before_s, after_s = self.ages_s()
+        return self.seconds + before_s - after_s
+
     def arrived(self, source: str) -> float:
         """Rows that reached a source."""
         return self.last.reading.arrived[source] - self.first.reading.arrived.get(source, 0.0)
@@ -56,11 +73,16 @@ class Span:
         return tuple(b - a for a, b in zip(before, now, strict=True))
 
     def of_lanes(self, operator: str, counter: str) -> tuple[float, ...] | None:
-        """By how much an optional counter of each lane, or slice, grew: `lane_rows`, `queued`, `held_s`, `slice_rows`."""
+        """By how much an optional counter of each lane, or slice, grew: `lane_rows`, `queued`, `held_s`, `slice_rows`.
+
+        One that was not told yet, because nothing had run, began at 0.
+        """
         before = getattr(self.first.reading.operators[operator], counter)
         now = getattr(self.last.reading.operators[operator], counter)
-        if before is None or now is None or len(before) != len(now):
+        if now is None or (before is not None and len(before) != len(now)):
             return None
+        if before is None:
+            return tuple(now)
         return tuple(b - a for a, b in zip(before, now, strict=True))
 
     def rows_in(self, operator: str) -> float:
@@ -163,12 +185,17 @@ def _source_juice(span: Span, source: str) -> float:
     if arrived <= 0:
         waits = span.last.reading.arrived[source] > span.last.reading.operators[source].processed[OUTSIDE]
         return 0.0 if waits and span.processed(source, OUTSIDE) <= 0 else 1.0
-    grace = arrived / span.seconds * grace_s(span)
+    rows_s = arrived / span.seconds
     late = [
-        max(0.0, sample.reading.arrived[source] - sample.reading.operators[source].processed[OUTSIDE] - grace)
-        for sample in (span.first, span.last)
+        _waiting(sample, source) - rows_s * (age_s + grace_s(span))
+        for sample, age_s in zip((span.first, span.last), span.ages_s(), strict=True)
     ]
-    return min(1.0, max(0.0, 1 - (late[1] - late[0]) / arrived))
+    came = rows_s * span.whole_epochs_s
+    return min(1.0, max(0.0, 1 - (max(0.0, late[1]) - max(0.0, late[0])) / came))
+
+
+def _waiting(sample: Sample, source: str) -> float:
+    return sample.reading.arrived[source] - sample.reading.operators[source].processed[OUTSIDE]
 
 
 def grace_s(span: Span) -> float:

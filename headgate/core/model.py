@@ -150,7 +150,7 @@ class OperatorReading:
     busy_s: tuple[float, ...]
     """Seconds spent processing, per lane."""
     lane_rows: tuple[float, ...] | None = None
-    """Rows processed, per lane."""
+    """Rows processed, per lane; None where it is not known, or before the first row."""
     queued: tuple[float, ...] | None = None
     """Rows that wait in front of each lane now; None where rows do not wait in front of lanes."""
     held_s: tuple[float, ...] | None = None
@@ -158,7 +158,7 @@ class OperatorReading:
     hosts: tuple[str, ...] | None = None
     """Where each lane runs."""
     slice_rows: tuple[float, ...] | None = None
-    """Rows processed, per slice; None for an operator without slices."""
+    """Rows processed, per slice; None for an operator without slices, or before the first row."""
     slice_lanes: tuple[int, ...] | None = None
     """The lane of each slice now, where the engine has spread them itself; None where it is as the allocation says."""
 
@@ -180,6 +180,8 @@ class JobReading:
     """Seconds spent inside epochs (counter); None where the engine has no epochs."""
     epochs: int | None = None
     """Epochs finished (counter)."""
+    epoch_age_s: float | None = None
+    """Seconds since the last epoch ended; None without epochs, or before the first."""
     held_s: float | None = None
     """Seconds for which its input was held back by any lane (counter); None where lanes never do."""
     read_limit: int | None = None

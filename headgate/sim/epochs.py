@@ -59,6 +59,7 @@ class _Run:
     counted_to_s: float
     epochs: int = 0
     in_epochs_s: float = 0.0
+    ended_s: float | None = None
     started_s: float = 0.0
     busy_cores: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
@@ -219,6 +220,7 @@ class EpochEngine(SimulatedEngine):
         self._report(run, out)
         run.epochs += 1
         run.in_epochs_s += self._now_s - run.started_s
+        run.ended_s = self._now_s
         run.read_to_s, run.busy_cores, run.pending = run.started_s, 0.0, {}
         self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
 
@@ -297,6 +299,7 @@ class EpochEngine(SimulatedEngine):
             latency=Latency.weighted(points) if points else None,
             in_epochs_s=run.in_epochs_s,
             epochs=run.epochs,
+            epoch_age_s=None if run.ended_s is None else self._now_s - run.ended_s,
         )
 
 

@@ -46,6 +46,7 @@ class Counters:
     _latency: list[Latency] = field(default_factory=list)
     _done: list[Done] = field(default_factory=list)
     _started_s: float | None = None
+    _ended_s: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # -- written by the job's own thread
@@ -67,7 +68,7 @@ class Counters:
         with self._lock:
             assert self._started_s is not None
             self._in_epochs_s += at_s - self._started_s
-            self._started_s = None
+            self._started_s, self._ended_s = None, at_s
             self.epochs += 1
             if done.version != self.version:
                 self.version, self.lanes, self._busy, self._rows, self._hosts = done.version, lanes, {}, {}, {}
@@ -138,6 +139,7 @@ class Counters:
                 latency=latency,
                 in_epochs_s=self._in_epochs_s + in_flight_s,
                 epochs=self.epochs,
+                epoch_age_s=None if self._ended_s is None else now_s - self._ended_s,
             )
 
     def _operator(self, name: str, slices: Slices | None) -> OperatorReading:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.metrics import job_juice, operator_juices
+from headgate.core.metrics import Sample, Span, job_juice, operator_juices
 from headgate.core.model import Graph, Operator
 from tests.core.builders import LAW, Counts, chain, span_of_counts
 
@@ -138,6 +139,22 @@ def test_job_that_hardly_finishes_an_epoch_does_not_excuse_itself(epochs: int) -
 
 
 # -- sinks and filters
+
+
+@given(share=st.floats(0.2, 0.8), period_s=st.floats(1, 5), from_s=st.floats(100, 200), seconds=st.floats(20, 60))
+def test_juice_of_a_job_in_epochs_does_not_depend_on_when_it_is_looked_at(
+    share: float, period_s: float, from_s: float, seconds: float
+) -> None:
+    graph = chain("in")
+
+    def seen(at_s: float) -> Sample:
+        """Rows come evenly, and every epoch does that share of them."""
+        epochs = math.floor(at_s / period_s)
+        reading = Counts(graph, sources={"in": (10 * at_s, 10 * share * epochs * period_s)}).reading(epochs=epochs)
+        return Sample(at_s, dataclasses.replace(reading, epoch_age_s=at_s - epochs * period_s))
+
+    found = job_juice(graph, Span(seen(from_s), seen(from_s + seconds), None))
+    assert found == pytest.approx(share, abs=0.05)
 
 
 def test_parent_that_sends_nothing_passes_its_juice_on_in_equal_parts() -> None:

@@ -12,7 +12,7 @@ from headgate.core import scheduler
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.metrics import Sample, View, Windows, view_of
-from headgate.core.model import Action, ActionKind, Snapshot
+from headgate.core.model import Action, ActionKind, JobReading, Snapshot
 from headgate.core.state import Decision, State
 from tests.core.patients import HOSTS, Lanes, one_hot, one_slow, too_few
 
@@ -113,6 +113,30 @@ def test_remedy_that_gained_too_little_gives_way_to_lanes_and_the_job_is_not_set
     assert action.changes["job"].lanes["work"] > 4
     assert [(entry.resolver, entry.useful) for entry in watched.state.care.log] == [("move lanes", False)]
     assert not watched.state.skipped
+
+
+def test_trouble_that_shows_only_after_lanes_did_not_help_has_its_own_remedy() -> None:
+    watched = Watched()
+    assert watched.until_action(in_epochs(too_few(4)), 2.0).changes["job"].lanes["work"] > 4
+    assert watched.until_action(in_epochs(one_hot(4, 3.0)), 2.0).remedy == "re-assign slices"
+    assert not watched.state.skipped
+
+
+class Begins(Lanes):
+    """Tells nothing of single lanes and slices before the first rows."""
+
+    def reading(self, at_s: float, version: int = 1) -> JobReading:
+        found = super().reading(at_s, version)
+        if at_s > 1000:
+            return found
+        bare = {n: dataclasses.replace(o, lane_rows=None, slice_rows=None) for n, o in found.operators.items()}
+        return dataclasses.replace(found, operators=bare)
+
+
+def test_lanes_that_have_just_begun_are_diagnosed_all_the_same() -> None:
+    hot = in_epochs(one_hot(4, 3.0))
+    begins = Begins(**{f.name: getattr(hot, f.name) for f in dataclasses.fields(hot)})
+    assert Watched().until_action(begins, 2.0).remedy == "re-assign slices"
 
 
 def test_remedy_that_helped_is_remembered_as_useful() -> None:

@@ -20,7 +20,18 @@ from headgate.spark.jobfile import JobRequest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-JOBS = ("diamond", "existing_query", "linear", "pageload", "star", "topk", "tweets", "wordcount", "ysb")
+JOBS = (
+    "diamond",
+    "existing_query",
+    "linear",
+    "manufacturing",
+    "pageload",
+    "star",
+    "topk",
+    "tweets",
+    "wordcount",
+    "ysb",
+)
 PATIENCE_S = 180.0
 
 ROWS = 600
@@ -157,6 +168,26 @@ def test_tweets_are_paired_with_the_most_similar_of_the_recent_ones(run, spark, 
         if ranked and max(ranked)[0]:
             pairs[row["tweet"]] = max(ranked)
     assert {row["tweet"]: (row["shared"], row["similar"]) for row in written().collect()} == pairs
+
+
+def test_manufacturing_reads_pictures_reckons_effectiveness_and_warns_once(engine, written, until, out):
+    rows, names = 14, names_in("manufacturing")
+    engine.submit(built("manufacturing", machines=1, load=sources.Steps([(0, rows / 2), (2, 0)]), out=str(out)))
+    until(lambda: {*processed(engine, "manufacturing")} == {rows}, f"{rows} rows of manufacturing", PATIENCE_S)
+    engine.pause("manufacturing")
+    found = {row["row"]: row["oee"] for row in written("oee").collect()}
+    shown = {row: names["display_of"](row, 1) for row in range(rows)}
+    assert found == pytest.approx({row: effectiveness(one) for row, one in shown.items()})
+    warnings = written("warnings").select("machine", "text").collect()
+    assert sorted(map(tuple, warnings)) == [(0, "95 degrees"), (0, "is defect")]
+    assert all(path.read_bytes().startswith(b"%PDF") for path in (out / "reports").iterdir())
+
+
+def effectiveness(shown: dict[str, int]) -> float:
+    total_s = 10 * shown["cycle"]
+    availability = (total_s - shown["planned"] - shown["unplanned"]) / total_s
+    quality = (shown["total"] - shown["defective"]) / shown["total"]
+    return availability * shown["produced"] * 0.1 / 10 * quality
 
 
 # -- together

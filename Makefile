@@ -15,8 +15,8 @@ set-up: $(READY) ## install Headgate and its tools into .venv
 demo: $(READY) ## watch three tenants share an embedded Spark
 	@$(BIN)/headgate demo
 
-test: $(READY) ## run the tests and the examples in docstrings
-	@$(BIN)/python -m pytest -q
+test: $(READY) ## run the tests and the examples in docstrings, but for those that need a cluster
+	@$(BIN)/python -m pytest -q -m "not cluster"
 
 check: $(READY) ## the gate: format, lint, types, imports, tests
 	@echo "== format"  && $(BIN)/ruff format --check --quiet --diff .
@@ -26,7 +26,7 @@ check: $(READY) ## the gate: format, lint, types, imports, tests
 	@echo "== tests"   && $(BIN)/python -m pytest -q
 
 bench: $(READY) ## measure everything that has a benchmark (an hour)
-	@for name in simulator controller sizing reconfigure overhead fidelity tenants slices checkpoint state rescale hosts; do $(BIN)/headgate bench $$name; done
+	@for name in simulator controller sizing reconfigure overhead fidelity tenants slices checkpoint state rescale health hosts; do $(BIN)/headgate bench $$name; done
 
 docs: $(READY) ## write the parts of the docs that come from the code
 	@$(BIN)/python tools/docs.py

@@ -208,6 +208,11 @@ def test_seeds_show_the_spread_and_the_worst(said, scenario):
     assert "median" in out
 
 
+def test_seeds_may_begin_anywhere(said, scenario):
+    out = said("simulate", scenario, "--seed", 7, "--seeds", 2, "--json")
+    assert [one["seed"] for one in last_line(out)["seeds"]] == [7, 8]
+
+
 def test_seeds_show_the_spread_of_the_sweep(said, scenario):
     scenario.write_text(SCENARIO + SWEEP)
     out = said("simulate", scenario, "--policy", "static", "--seeds", 2, "--json")
@@ -320,7 +325,7 @@ def test_full_disk_is_one_sentence():
 
 
 def test_lack_of_memory_is_one_sentence(monkeypatch, capsys):
-    def hungry() -> None:
+    def hungry(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(config, "describe", hungry)
@@ -329,7 +334,7 @@ def test_lack_of_memory_is_one_sentence(monkeypatch, capsys):
 
 
 def test_interrupt_is_quiet(monkeypatch, capsys):
-    def interrupted() -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config, "describe", interrupted)

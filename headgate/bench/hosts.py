@@ -99,7 +99,8 @@ def measure() -> Result:
         Figure("paid BTUs", bill.paid_btus, ""),
         Figure("rows checked", rows, ""),
     )
-    return Result(figures, _bars(course, wrong, bill.wasted_s))
+    happened = tuple(one for one in figures if math.isfinite(one.value))
+    return Result(happened, _bars(course, wrong, bill.wasted_s))
 
 
 def _bars(course: Course, wrong: float, wasted_s: float) -> tuple[Bar, ...]:
@@ -119,8 +120,9 @@ def _bars(course: Course, wrong: float, wasted_s: float) -> tuple[Bar, ...]:
 
 
 def _ratio(course: Course) -> float:
-    before_s = course.mean_latency_s(1)
-    return course.mean_latency_s(2) / before_s if before_s else math.inf
+    """1 if one of the two was never seen: nothing was gained."""
+    before_s, after_s = course.mean_latency_s(1), course.mean_latency_s(2)
+    return after_s / before_s if before_s and after_s else 1.0
 
 
 @contextmanager

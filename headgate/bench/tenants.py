@@ -6,6 +6,7 @@ starts with too few lanes (5 s, worth 50). The load is steady, then one urgent j
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -168,7 +169,7 @@ def draw(courses: Mapping[str, Course], path: Path) -> None:
     top.set(
         ylabel="satisfaction", ylim=(0, 1.05), title="Ten jobs on two cores; one urgent job's input triples half-way"
     )
-    top.legend(loc="lower right")
+    top.legend(loc="center right")
     for panel, (kind, intent_s) in zip(panels, kinds, strict=True):
         panel.axhline(intent_s, color="grey", linestyle=":")
         panel.set(ylabel=f"{kind}, s", yscale="log")
@@ -181,4 +182,6 @@ def draw(courses: Mapping[str, Course], path: Path) -> None:
 
 
 def _latency_s(view: View, kind: str) -> float:
-    return mean([job.latency_s for name, job in view.jobs.items() if name.startswith(kind) and job.latency_s]) or 0.01
+    """NaN, which is not drawn, while none is known: right after a change."""
+    known = [job.latency_s for name, job in view.jobs.items() if name.startswith(kind) and job.latency_s is not None]
+    return mean(known) if known else math.nan

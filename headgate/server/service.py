@@ -231,8 +231,6 @@ class Service:
             text = _change(self._told.get(name), state)
             if text:
                 self._tell(name, text)
-        for name in self._told.keys() - states.keys():
-            self._tell(name, "removed")
         self._told = states
 
     def _tell(self, job: str, text: str) -> None:
@@ -371,6 +369,7 @@ class Service:
             if self._unstarted.pop(name, None) is None:
                 self._remove_running(name, registered)
             self._known.pop(name, None)
+        self._tell(name, "removed")
         return (
             "" if registered.live else "it comes back with the next `headgate run` unless it is taken out of its file"
         )

@@ -10,11 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate.config import SparkSettings
-from headgate.spark.engine import SparkEngine, open_engine
+from headgate.spark import session
+from headgate.spark.engine import SparkEngine
 
 from .processes import Run
 
 SETTINGS = SparkSettings(slots=8, back_off_s=0.2, retries=2, stop_s=30)
+REMEMBERED = {"spark.ui.retainedJobs": "150", "spark.ui.retainedStages": "150"}
+"""Less than by default, so that Spark's memory of what it did comes to its level soon."""
 
 Until = Callable[..., None]
 Start = Callable[[Sequence[str]], Run]
@@ -22,7 +25,8 @@ Start = Callable[[Sequence[str]], Run]
 
 @pytest.fixture(scope="session")
 def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    engine = open_engine(tmp_path_factory.mktemp("headgate"), SETTINGS)
+    home = tmp_path_factory.mktemp("headgate")
+    engine = SparkEngine(session.start(home, SETTINGS, extra=REMEMBERED), home, SETTINGS)
     yield engine
     engine.close()
 

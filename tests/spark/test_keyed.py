@@ -1,8 +1,7 @@
-"""Keyed operators on a real Spark: exact state through other lanes, pauses, replays and kills."""
+"""Keyed operators on a real Spark: exact state through other lanes, pauses and replays."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from headgate.state.library import Items, Value
 from headgate.state.operators import Batches, Changed, Events, KeyedRows
 
 from .builders import burst, change, epochs, put_in, reading, start, topology, written
-from .conftest import Start, Until
+from .conftest import Until
 
 ROWS, USERS = 3000, 20
 COUNTS = {"n": "count", "total": "sum(amount)"}
@@ -297,47 +296,3 @@ def test_mistakes_are_refused_while_the_topology_is_written(options: dict[str, A
         job.keyed("count", processor, rows, **arguments)
     assert str(refused.value).startswith('job "job": operator "count": ')
     assert sentence in str(refused.value)
-
-
-# -- kills
-
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from headgate.config import SparkSettings
-from headgate.spark.engine import open_engine
-from tests.spark.test_keyed import counting
-
-place = Path(sys.argv[1])
-engine = open_engine(place / "home", SparkSettings(slots=4, read_limit=100, stop_s=60))
-try:
-    engine.submit(counting(place / "out", lanes=int(sys.argv[2])))
-    while True:
-        now = engine.observe().jobs.get("job")
-        done = int(now.operators["in"].processed["*"]) if now else 0
-        print(done, flush=True)
-        if done == int(sys.argv[3]):
-            break
-        time.sleep(0.05)
-finally:
-    engine.close()
-"""
-
-
-def test_kill_in_the_middle_of_epochs_leaves_exact_counts(tmp_path: Path, start: Start) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    reached = 0
-    for lanes in (3, 2):
-        run = start([sys.executable, str(script), str(tmp_path), str(lanes), str(ROWS)])
-        goal = reached + 400
-        for line in run.lines():
-            reached = int(line)
-            if reached >= goal:
-                break
-        assert goal <= reached < ROWS, run.errors()
-        run.kill()
-    last = start([sys.executable, str(script), str(tmp_path), "4", str(ROWS)])
-    assert int(list(last.lines())[-1]) == ROWS, last.errors()
-    assert last.wait() == 0, last.errors()
-    assert newest(tmp_path / "out") == expected()

@@ -19,8 +19,8 @@ from .builders import ROWS, same, topology
 from .conftest import Until
 
 JOBS = 20
-WARM_UP_EPOCHS = 16
-"""Until then Spark's own record of stages fills up: it keeps 500."""
+WARM_UP_EPOCHS = 6
+"""By then Spark's own record of stages, 150 of them, has filled up."""
 APART_EPOCHS = 12
 """Epochs of every job between the two looks."""
 
@@ -59,8 +59,8 @@ def heap_mb(spark: SparkSession) -> float:
     looks = []
     for _ in range(3):
         jvm.System.gc()
-        runtime = jvm.Runtime.getRuntime()
-        looks.append((runtime.totalMemory() - runtime.freeMemory()) / 2**20)
+        memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+        looks.append(memory.getHeapMemoryUsage().getUsed() / 2**20)
         time.sleep(0.2)
     return float(min(looks))
 
@@ -87,6 +87,9 @@ def fewest_epochs(engine: SparkEngine) -> int:
 def test_nothing_grows_while_twenty_jobs_run_and_nothing_stays_when_they_are_gone(
     engine: SparkEngine, spark: SparkSession, until: Until
 ) -> None:
+    engine.submit(small(0))  # what the first job of a process leaves behind is there once
+    until(lambda: bool(engine.jobs()) and fewest_epochs(engine) >= 1, "an epoch")
+    engine.remove("job-0")
     before = held(spark)
     for number in range(JOBS):
         engine.submit(small(number))
@@ -100,7 +103,7 @@ def test_nothing_grows_while_twenty_jobs_run_and_nothing_stays_when_they_are_gon
     assert last.threads <= first.threads + 2
     assert last.jvm_threads <= first.jvm_threads + JOBS
     assert last.files <= first.files + 5
-    assert last.jvm_files <= first.jvm_files + JOBS
+    assert last.jvm_files <= first.jvm_files + 3 * JOBS, "a Python worker takes three, and they come and go"
     assert last.kept <= JOBS / 4
     assert last.heap_mb <= 1.1 * first.heap_mb + 10
     all_paced(engine, 600.0)

@@ -18,6 +18,8 @@ from headgate.spark import jobfile
 from headgate.spark.engine import SparkEngine
 from headgate.spark.jobfile import JobRequest
 
+from .builders import start
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 JOBS = (
@@ -170,24 +172,33 @@ def test_tweets_are_paired_with_the_most_similar_of_the_recent_ones(run, spark, 
     assert {row["tweet"]: (row["shared"], row["similar"]) for row in written().collect()} == pairs
 
 
-def test_manufacturing_reads_pictures_reckons_effectiveness_and_warns_once(engine, written, until, out):
-    rows, names = 14, names_in("manufacturing")
-    engine.submit(built("manufacturing", machines=1, load=sources.Steps([(0, rows / 2), (2, 0)]), out=str(out)))
-    until(lambda: {*processed(engine, "manufacturing")} == {rows}, f"{rows} rows of manufacturing", PATIENCE_S)
+def test_manufacturing_reads_pictures_reckons_effectiveness_warns_once_and_reports(engine, written, until, out):
+    machines, rows, display = 1, 14, names_in("manufacturing")["display"]
+    load = {"pattern": "steps", "points": [(0, rows / 2), (2, 0)]}
+    topology = built("manufacturing", machines=machines, load=load, report_s=1, out=str(out))
+    topology.pace_s = 0.0
+    start(engine, topology, read_limit=6)
+    until(lambda: processed(engine, "manufacturing") == [rows] * 3, f"{rows} rows of each source", PATIENCE_S)
     engine.pause("manufacturing")
-    found = {row["row"]: row["oee"] for row in written("oee").collect()}
-    shown = {row: names["display_of"](row, 1) for row in range(rows)}
-    assert found == pytest.approx({row: effectiveness(one) for row, one in shown.items()})
-    warnings = written("warnings").select("machine", "text").collect()
-    assert sorted(map(tuple, warnings)) == [(0, "95 degrees"), (0, "is defect")]
-    assert all(path.read_bytes().startswith(b"%PDF") for path in (out / "reports").iterdir())
+    values = written("oee").collect()
+    assert {row["row"]: row["oee"] for row in values} == pytest.approx(
+        {row: effectiveness(**display(row, machines)) for row in range(rows)}, rel=1e-12
+    )
+    warnings = Counter((row["machine"], row["text"]) for row in written("warnings", "json").collect())
+    assert warnings == {(0, "has 95 degrees"): 1, (0, "is defect"): 1}
+    # Two seconds of rows in epochs of six: the first second is over before the last epoch.
+    seconds = {row["arrived"].strftime("%Y-%m-%dT%H-%M-%S") for row in values}
+    reports = {path.stem: path.read_bytes() for path in (out / "reports").iterdir()}
+    assert {min(seconds)} <= reports.keys() < seconds
+    assert all(content.startswith(b"%PDF") for content in reports.values())
+    assert not (out / "unreadable").exists()
 
 
-def effectiveness(shown: dict[str, int]) -> float:
-    total_s = 10 * shown["cycle"]
-    availability = (total_s - shown["planned"] - shown["unplanned"]) / total_s
-    quality = (shown["total"] - shown["defective"]) / shown["total"]
-    return availability * shown["produced"] * 0.1 / 10 * quality
+def effectiveness(
+    machine: int, cycle: int, produced: int, total: int, defective: int, planned: int, unplanned: int
+) -> float:
+    availability = (10 * cycle - planned - unplanned) / (10 * cycle)
+    return availability * (produced * 0.1 / 10) * ((total - defective) / total)
 
 
 # -- together

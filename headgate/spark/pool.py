@@ -343,13 +343,16 @@ def _signalled(process: psutil.Process, number: int) -> None:
 
 
 def _written(path: Path, content: Mapping[str, Any]) -> None:
-    """All or nothing, also if the machine stops in between."""
+    """All or nothing, also if the machine stops in between; a full disk must not end the jobs that run."""
     draft = path.with_suffix(".draft")
-    with draft.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _free_address(taken: set[str]) -> str:

@@ -196,7 +196,7 @@ def draw(path: Path, begun: str, means: Iterable[Mapping[str, Any]]) -> None:
     figure.suptitle(f"Overall equipment effectiveness\n{begun}")
     axes = figure.subplots()
     axes.axis("off")
-    axes.table(cells, colLabels=["machine", "pictures", *PARTS], loc="center").scale(1, 1.4)
+    axes.table(cells, colLabels=["machine", "pictures", *PARTS], loc="upper center").scale(1, 1.4)
     figure.savefig(path)
 
 

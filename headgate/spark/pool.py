@@ -55,8 +55,10 @@ spark.deploy.recoveryMode FILESYSTEM
 spark.deploy.recoveryDirectory {recovery}
 spark.deploy.maxExecutorRetries -1
 spark.worker.timeout 20
+spark.port.maxRetries 0
 """
-# Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs.
+# Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
+# taken would listen on the next one, where nobody looks for it; without retries it ends, and is started again.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []

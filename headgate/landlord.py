@@ -54,6 +54,7 @@ class Books:
     """Intended, and perhaps not done yet."""
     to_release: tuple[Release, ...] = ()
     notes: tuple[Note, ...] = ()
+    written_s: float | None = None
 
 
 class Landlord:
@@ -97,10 +98,12 @@ class Landlord:
         """Hosts of before, once what was intended is done; as far as today's budget goes, which may be another one."""
         self._take(books.to_release)
         hosts = self.pool.hosts()
+        # Those that are gone went when nobody kept books: nothing was paid for them from then on.
+        self._ledger = self._ledger.matched(hosts, at_s if books.written_s is None else books.written_s)
         for host in self.terms.budget.beyond(host for host in hosts.values() if host.usable):
             self._note(at_s, host.name, "released: the budget is smaller than it was")
             self.pool.release(host.name)
-        ledger = self._ledger.matched(hosts, at_s)
+        ledger = self._ledger
         for one in books.to_lease:
             if self.terms.budget.allows(ledger, one.kind, at_s):
                 ledger = ledger.leased(one.host, one.kind, at_s)
@@ -224,6 +227,7 @@ class Landlord:
             tuple(one for one in steps if isinstance(one, Lease)),
             tuple(one for one in steps if isinstance(one, Release)),
             self.notes,
+            at_s,
         )
         self._journal.set_about(BOOKS_KEY, msgspec.json.encode(books).decode())
         self._journal.set_about(BILL_KEY, self.bill(at_s).sentence())

@@ -167,6 +167,18 @@ def test_hosts_beyond_a_budget_that_has_become_smaller_go_and_none_is_leased_bey
     world.agrees()
 
 
+def test_hosts_that_ended_while_nobody_kept_books_are_not_paid_for_since():
+    world = World()
+    world.rounds(FINE, for_s=100)
+    world.pool.release("leased-1")  # as whoever asks twice to stop ends them
+    world.at_s += 36_000
+    world.start()
+    bill = world.landlord.bill(world.at_s)
+    assert (bill.leases, bill.paid_btus, bill.renewals) == (2, 2, 0)
+    assert world.hosts == ["leased-2"]
+    world.agrees()
+
+
 def kill_before(world: World, name: str) -> None:
     def killed(*_: object) -> None:
         raise Killed

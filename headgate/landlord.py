@@ -14,7 +14,7 @@ import msgspec
 
 from headgate.config import Settings
 from headgate.core import leasing
-from headgate.core.hosts import NO_BILL, Bill, Host, HostPhase, Lease, Ledger, OperatorKey, Release, bill
+from headgate.core.hosts import NO_BILL, Bill, Cluster, Host, HostPhase, Lease, Ledger, OperatorKey, Release, bill
 from headgate.core.leasing import LeaseView
 from headgate.core.metrics import View, span_of
 from headgate.core.provision import ProvisionState, Terms
@@ -54,6 +54,7 @@ class Books:
     """Intended, and perhaps not done yet."""
     to_release: tuple[Release, ...] = ()
     notes: tuple[Note, ...] = ()
+    written_s: float | None = None
 
 
 class Landlord:
@@ -86,13 +87,28 @@ class Landlord:
         books = self._read()
         self._ledger, self._settled = books.ledger, books.settled
         self._notes.extend(books.notes)
-        self._take((*books.to_lease, *books.to_release))
-        hosts = self.pool.hosts()
+        hosts = self._taken_over(books, at_s)
         leases = max([books.leases, *(_number(name) for name in hosts)])
         self._state = ProvisionState(leases=leases, failures=books.failures, no_lease_until_s=books.no_lease_until_s)
         self._ledger, self._hosts = self._ledger.matched(hosts, at_s), hosts
         if not any(host.usable for host in hosts.values()):
             self._decide(View(at_s, {}, (), frozenset()), hosts)
+
+    def _taken_over(self, books: Books, at_s: float) -> Mapping[str, Host]:
+        """Hosts of before, once what was intended is done; as far as today's budget goes, which may be another one."""
+        self._take(books.to_release)
+        hosts = self.pool.hosts()
+        # Those that are gone went when nobody kept books: nothing was paid for them from then on.
+        self._ledger = self._ledger.matched(hosts, at_s if books.written_s is None else books.written_s)
+        for host in self.terms.budget.beyond(host for host in hosts.values() if host.usable):
+            self._note(at_s, host.name, "released: the budget is smaller than it was")
+            self.pool.release(host.name)
+        ledger = self._ledger
+        for one in books.to_lease:
+            if self.terms.budget.allows(ledger, one.kind, at_s):
+                ledger = ledger.leased(one.host, one.kind, at_s)
+                self.pool.lease(one.host, one.kind)
+        return self.pool.hosts()
 
     def end(self, at_s: float) -> None:
         """All hosts are gone: what was leased is settled."""
@@ -121,7 +137,7 @@ class Landlord:
         self._state, planned = leasing.step(self._state, now, self.terms, self._settings)
         steps = tuple(one for one in planned if isinstance(one, Lease | Release))
         if self._observe_only:
-            steps = tuple(one for one in steps if isinstance(one, Lease) and not cluster.usable())
+            steps = tuple(one for one in steps if _is_needed(one, cluster))
         for one in steps:
             self._note(view.at_s, one.host, _why(one, unplaced, hosts, view.at_s))
         if self._state.no_lease_until_s > before:
@@ -211,6 +227,7 @@ class Landlord:
             tuple(one for one in steps if isinstance(one, Lease)),
             tuple(one for one in steps if isinstance(one, Release)),
             self.notes,
+            at_s,
         )
         self._journal.set_about(BOOKS_KEY, msgspec.json.encode(books).decode())
         self._journal.set_about(BILL_KEY, self.bill(at_s).sentence())
@@ -218,6 +235,13 @@ class Landlord:
     def _read(self) -> Books:
         text = self._journal.about().get(BOOKS_KEY)
         return Books() if text is None else msgspec.json.decode(text, type=Books)
+
+
+def _is_needed(step: Step, cluster: Cluster) -> bool:
+    """Whether it is done even by who only observes: something must run somewhere, and what failed is no host."""
+    if isinstance(step, Lease):
+        return not cluster.usable()
+    return cluster.hosts[step.host].phase is HostPhase.FAILED
 
 
 def _number(name: str) -> int:

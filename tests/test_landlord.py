@@ -140,6 +140,45 @@ def test_who_only_observes_leases_no_more_than_the_first():
     assert world.hosts == ["leased-1"]
 
 
+def test_who_only_observes_replaces_the_only_host_when_it_dies():
+    world = World(most=1, observe_only=True)
+    world.rounds(FINE, for_s=30)
+    world.pool.kill("leased-1")
+    world.rounds(FINE, for_s=60)
+    assert world.hosts == ["leased-2"]
+    assert not [text for text in world.told if text.startswith("too many leases")]
+    world.agrees()
+
+
+def test_hosts_beyond_a_budget_that_has_become_smaller_go_and_none_is_leased_beyond_it():
+    world = World()
+    world.rounds(LATE)
+    kill_before(world, "lease")
+    with pytest.raises(Killed):
+        world.rounds(LATE, dataclasses.replace(LATE, name="later"), for_s=300)
+    del world.pool.__dict__["lease"]
+    assert world.hosts == ["leased-1", "leased-2"] and world.landlord._read().to_lease
+    world.terms = dataclasses.replace(world.terms, budget=Budget(1))
+    world.start()
+    assert world.hosts == ["leased-1"]
+    assert "leased-2: released: the budget is smaller than it was" in world.told
+    world.rounds(LATE, for_s=300)
+    assert world.hosts == ["leased-1"]
+    world.agrees()
+
+
+def test_hosts_that_ended_while_nobody_kept_books_are_not_paid_for_since():
+    world = World()
+    world.rounds(FINE, for_s=100)
+    world.pool.release("leased-1")  # as whoever asks twice to stop ends them
+    world.at_s += 36_000
+    world.start()
+    bill = world.landlord.bill(world.at_s)
+    assert (bill.leases, bill.paid_btus, bill.renewals) == (2, 2, 0)
+    assert world.hosts == ["leased-2"]
+    world.agrees()
+
+
 def kill_before(world: World, name: str) -> None:
     def killed(*_: object) -> None:
         raise Killed

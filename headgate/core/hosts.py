@@ -271,6 +271,19 @@ class Budget:
             self.most_per_hour is None or spending + kind.price_per_hour <= self.most_per_hour + EXACT_S
         )
 
+    def beyond(self, hosts: Iterable[Host]) -> list[Host]:
+        """Those of the hosts that are there, oldest first, that it does not pay for; the first stays, for there is always one."""
+        kept = 0.0
+        over: list[Host] = []
+        for number, host in enumerate(hosts):
+            too_many = self.most_hosts is not None and number - len(over) >= self.most_hosts
+            too_dear = self.most_per_hour is not None and kept + host.kind.price_per_hour > self.most_per_hour + EXACT_S
+            if number and (too_many or too_dear):
+                over.append(host)
+            else:
+                kept += host.kind.price_per_hour
+        return over
+
 
 # -- what it came to -------------------------------------------------------------------------------------------------------------
 

@@ -72,10 +72,15 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.at_once: Callable[[], None] = lambda: None
+        """What must be done even for those who do not want to wait: hosts would outlive this process."""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            os._exit(128 + number)
+            try:
+                self.at_once()
+            finally:
+                os._exit(128 + number)
         self.asked = True
 
     def listen(self) -> None:
@@ -112,6 +117,8 @@ def run(
         window = snapshots_needed(plan.loop.settings)
         journal = stack.enter_context(SqliteJournal(plan.home.journal, window=window))
         pool = _pool(plan, open_pool or _open_pool)
+        if pool is not None:
+            stop.at_once = pool.close
         landlord = _landlord(plan, pool, journal, watcher, stack)
         watcher.tell(time.time(), "", "starts Spark")
         engine = stack.enter_context(closing(_engine(plan, open_engine, pool)))

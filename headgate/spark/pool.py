@@ -55,8 +55,10 @@ spark.deploy.recoveryMode FILESYSTEM
 spark.deploy.recoveryDirectory {recovery}
 spark.deploy.maxExecutorRetries -1
 spark.worker.timeout 20
+spark.port.maxRetries 0
 """
-# Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs.
+# Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
+# taken would listen on the next one, where nobody looks for it; without retries it ends, and is started again.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -343,13 +345,16 @@ def _signalled(process: psutil.Process, number: int) -> None:
 
 
 def _written(path: Path, content: Mapping[str, Any]) -> None:
-    """All or nothing, also if the machine stops in between."""
+    """All or nothing, also if the machine stops in between; a full disk must not end the jobs that run."""
     draft = path.with_suffix(".draft")
-    with draft.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise EngineError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _free_address(taken: set[str]) -> str:

@@ -77,6 +77,23 @@ def test_budget_of_hosts_counts_those_that_are_held():
     assert Budget(most_hosts=2).allows(ledger.released("b", 5), SMALL, 10)
 
 
+prices = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+
+
+@given(prices, st.integers(1, 8), st.integers(0, 40))
+def test_hosts_that_are_not_beyond_a_budget_are_within_it_and_the_oldest_stays(prices, most_hosts, most_per_hour):
+    kinds = [HostType(f"at-{price}", cores=1, memory_mb=512, price=price, btu_s=3600) for price in prices]
+    hosts = [Host(str(number), kind, 0.0) for number, kind in enumerate(kinds)]
+    beyond = Budget(most_hosts, most_per_hour).beyond(hosts)
+    kept = [host for host in hosts if host not in beyond]
+    assert kept[0] is hosts[0] and len(kept) <= most_hosts
+    assert sum(host.kind.price_per_hour for host in kept) <= max(most_per_hour, prices[0]) + 1e-6
+
+
+def test_no_host_is_beyond_a_budget_without_limits():
+    assert not Budget().beyond([Host(name, SMALL, 0.0) for name in "abc"])
+
+
 def test_begun_btu_is_paid_in_full():
     ledger = Ledger().leased("a", SMALL, 0).leased("b", SMALL, 100).released("a", 590).released("b", 701)
     found = bill(ledger, 1000)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -292,6 +293,31 @@ def test_second_interrupt_does_not_wait(place):
         out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, "")
     assert "engine closed" not in out
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("times", [1, 2])
+def test_hosts_end_with_whoever_leased_them_however_hurried(place, times):
+    with running(place, "orders.py", "--hosts", "local:1", CLOSE_S="60" if times == 2 else "0") as process:
+        assert len(hosts_of(place)) == 2, "a master and a worker"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        while "stops when" not in process.stdout.readline():
+            pass
+        if times == 2:
+            process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    left = hosts_of(place)
+    for one in left:
+        one.kill()
+    assert (process.returncode, err) == (0 if times == 1 else 143, "")
+    assert not left
+
+
+def hosts_of(place: Path) -> list[psutil.Process]:
+    """Masters and workers of a home that run."""
+    ours = str(place / ".headgate/hosts/spark.conf")
+    return [one for one in psutil.process_iter(["cmdline"]) if ours in (one.info["cmdline"] or ())]
 
 
 def test_all_jobs_come_back_after_kill_9(said, place):

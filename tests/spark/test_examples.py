@@ -18,9 +18,22 @@ from headgate.spark import jobfile
 from headgate.spark.engine import SparkEngine
 from headgate.spark.jobfile import JobRequest
 
+from .builders import start
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-JOBS = ("diamond", "existing_query", "linear", "pageload", "star", "topk", "tweets", "wordcount", "ysb")
+JOBS = (
+    "diamond",
+    "existing_query",
+    "linear",
+    "manufacturing",
+    "pageload",
+    "star",
+    "topk",
+    "tweets",
+    "wordcount",
+    "ysb",
+)
 PATIENCE_S = 180.0
 
 ROWS = 600
@@ -157,6 +170,35 @@ def test_tweets_are_paired_with_the_most_similar_of_the_recent_ones(run, spark, 
         if ranked and max(ranked)[0]:
             pairs[row["tweet"]] = max(ranked)
     assert {row["tweet"]: (row["shared"], row["similar"]) for row in written().collect()} == pairs
+
+
+def test_manufacturing_reads_pictures_reckons_effectiveness_warns_once_and_reports(engine, written, until, out):
+    machines, rows, display = 1, 14, names_in("manufacturing")["display"]
+    load = {"pattern": "steps", "points": [(0, rows / 2), (2, 0)]}
+    topology = built("manufacturing", machines=machines, load=load, report_s=1, out=str(out))
+    topology.pace_s = 0.0
+    start(engine, topology, read_limit=6)
+    until(lambda: processed(engine, "manufacturing") == [rows] * 3, f"{rows} rows of each source", PATIENCE_S)
+    engine.pause("manufacturing")
+    values = written("oee").collect()
+    assert {row["row"]: row["oee"] for row in values} == pytest.approx(
+        {row: effectiveness(**display(row, machines)) for row in range(rows)}, rel=1e-12
+    )
+    warnings = Counter((row["machine"], row["text"]) for row in written("warnings", "json").collect())
+    assert warnings == {(0, "has 95 degrees"): 1, (0, "is defect"): 1}
+    # Two seconds of rows in epochs of six: the first second is over before the last epoch.
+    seconds = {row["arrived"].strftime("%Y-%m-%dT%H-%M-%S") for row in values}
+    reports = {path.stem: path.read_bytes() for path in (out / "reports").iterdir()}
+    assert {min(seconds)} <= reports.keys() < seconds
+    assert all(content.startswith(b"%PDF") for content in reports.values())
+    assert not (out / "unreadable").exists()
+
+
+def effectiveness(
+    machine: int, cycle: int, produced: int, total: int, defective: int, planned: int, unplanned: int
+) -> float:
+    availability = (10 * cycle - planned - unplanned) / (10 * cycle)
+    return availability * (produced * 0.1 / 10) * ((total - defective) / total)
 
 
 # -- together

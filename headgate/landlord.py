@@ -119,16 +119,20 @@ class Landlord:
 
     def look(self, view: View) -> bool:
         """Keep the books; decide when it is time to. Returns whether hosts came: what found no room before may find it now."""
-        hosts = self.pool.hosts()
-        self._ledger = self._ledger.matched(hosts, view.at_s)
+        hosts, came = self.tend(view.at_s)
         self._note_use(view, hosts)
-        came = self._note_phases(hosts, view.at_s)
         self._work = {key: amount for key, amount in self._work.items() if key[0] in view.jobs}
         self._work |= measured_work(view, self._settings)
         if view.at_s >= self._decides_s:
             self._decides_s = view.at_s + self.terms.settings.provision_s - self._settings.round_s / 2
             self._decide(view, hosts)
         return came
+
+    def tend(self, at_s: float) -> tuple[Mapping[str, Host], bool]:
+        """See to the hosts, whether or not anything is known of the jobs: a pool mends itself when it is looked at."""
+        hosts = self.pool.hosts()
+        self._ledger = self._ledger.matched(hosts, at_s)
+        return hosts, self._note_phases(hosts, at_s)
 
     def _decide(self, view: View, hosts: Mapping[str, Host]) -> None:
         before = self._state.no_lease_until_s

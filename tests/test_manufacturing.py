@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from headgate.spark.jobfile import JobRequest
 
 FILE = Path(__file__).parents[1] / "examples" / "manufacturing.py"
 EXAMPLE = SimpleNamespace(**vars(jobfile._loaded(FILE)))
+NEEDS_TESSERACT = pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed")
 FORMULAS = ("availability", "performance", "quality")
 
 displays = st.builds(EXAMPLE.display, st.integers(0, 9999), st.integers(1, 20))
@@ -64,18 +66,21 @@ def test_items_of_all_cycles_are_the_total(cycles, machines):
 # -- pictures
 
 
+@NEEDS_TESSERACT
 @settings(max_examples=5, deadline=None)
 @given(displays)
 def test_what_is_read_from_a_picture_is_what_the_display_showed(shown):
     assert EXAMPLE.numbers_in(EXAMPLE.picture(shown)) == shown
 
 
+@NEEDS_TESSERACT
 def test_picture_that_lacks_a_line_cannot_be_read():
     shown = {name: value for name, value in EXAMPLE.display(5, 2).items() if name != "total"}
     with pytest.raises(ValueError, match=r"no number can be read for total$"):
         EXAMPLE.numbers_in(EXAMPLE.picture(shown))
 
 
+@NEEDS_TESSERACT
 def test_machine_that_has_not_begun_to_work_has_no_effectiveness():
     idle = {**EXAMPLE.display(0, 1), "total": 0}
     assert EXAMPLE.parse({"row": 0, "picture": EXAMPLE.picture(idle), "arrived": None}) is None

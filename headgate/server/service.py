@@ -203,6 +203,7 @@ class Service:
             view, decision = self.controller.round()
         except (EngineError, JournalError) as error:
             self._tell_trouble(f"no round: {error}")
+            self._look_at_hosts(None)
             return
         self._trouble = ""
         self._seen = (view, decision)
@@ -212,9 +213,13 @@ class Service:
         self.tally.add(view, self._satisfaction(view), decision.action, self.controller.outcome)
         self.watcher.round(view, self.controller.policy.phase(), decision.action, self.states())
 
-    def _look_at_hosts(self, view: View) -> None:
+    def _look_at_hosts(self, view: View | None) -> None:
+        """Without a view the hosts are only seen to: they may be why there is none."""
+        if self.landlord is None:
+            return
         try:
-            if self.landlord is not None and self.landlord.look(view):
+            came = self.landlord.look(view) if view is not None else self.landlord.tend(self.now_s())[1]
+            if came:
                 self.controller.policy.cluster_changed()
         except (EngineError, JournalError) as error:
             self._tell_trouble(f"hosts: {error}")

@@ -295,7 +295,7 @@ def test_second_interrupt_does_not_wait(place):
     assert "engine closed" not in out
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_hosts_end_with_whoever_leased_them_however_hurried(place, times):
     with running(place, "orders.py", "--hosts", "local:1", CLOSE_S="60" if times == 2 else "0") as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 
@@ -118,6 +119,21 @@ def test_engine_that_cannot_be_read_does_not_end_the_loop_and_is_told_once(bench
     bench.rounds(3)
     assert [text for _, text in bench.notes.told].count("no round: Spark does not answer") == 1
     assert bench.service.status().jobs["orders"].met is True
+
+
+def test_hosts_are_seen_to_while_the_engine_cannot_be_read(bench):
+    class Hosts:
+        tended: ClassVar[list[float]] = []
+
+        def tend(self, at_s):
+            self.tended.append(at_s)
+            return {}, False
+
+    bench.submit()
+    bench.service.landlord = Hosts()
+    bench.engine.unreadable = "Spark does not answer"
+    bench.rounds(2)
+    assert len(Hosts.tended) == 2
 
 
 def test_story_of_a_job_without_rounds_is_empty_and_of_a_paused_one_says_so(bench):

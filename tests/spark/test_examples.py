@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,12 @@ from .builders import start
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+NEEDS_TESSERACT = pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed")
 JOBS = (
     "diamond",
     "existing_query",
     "linear",
-    "manufacturing",
+    pytest.param("manufacturing", marks=NEEDS_TESSERACT),
     "pageload",
     "star",
     "topk",
@@ -172,6 +174,7 @@ def test_tweets_are_paired_with_the_most_similar_of_the_recent_ones(run, spark, 
     assert {row["tweet"]: (row["shared"], row["similar"]) for row in written().collect()} == pairs
 
 
+@NEEDS_TESSERACT
 def test_manufacturing_reads_pictures_reckons_effectiveness_warns_once_and_reports(engine, written, until, out):
     machines, rows, display = 1, 14, names_in("manufacturing")["display"]
     load = {"pattern": "steps", "points": [(0, rows / 2), (2, 0)]}

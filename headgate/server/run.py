@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from headgate.config import SparkSettings, snapshots_needed
+from headgate.config import HostSettings, SparkSettings, snapshots_needed
 from headgate.core.provision import Terms
 from headgate.errors import JobFileError
 from headgate.journal import SqliteJournal
@@ -48,7 +48,7 @@ class ClusterPool(HostPool, Protocol):
         """End all hosts."""
 
 
-OpenPool = Callable[[Path], ClusterPool]
+OpenPool = Callable[[Path, HostSettings], ClusterPool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,15 @@ def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
         from headgate.spark.pool import left_behind
 
         if left_behind(plan.home.hosts):
-            open_pool(plan.home.hosts).close()
-    return None if plan.hosts is None else open_pool(plan.home.hosts)
+            open_pool(plan.home.hosts, HostSettings()).close()
+    return None if plan.hosts is None else open_pool(plan.home.hosts, plan.hosts.settings)
 
 
-def _open_pool(home: Path) -> ClusterPool:
+def _open_pool(home: Path, settings: HostSettings) -> ClusterPool:
     """Processes of this machine; imported late, because most services need none of it."""
     from headgate.spark.pool import LocalPool
 
-    return LocalPool(home)
+    return LocalPool(home, drain_s=settings.lane_drain_s)
 
 
 def _landlord(

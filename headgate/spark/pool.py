@@ -37,7 +37,7 @@ FIRST_ADDRESS, LAST_ADDRESS = 11, 250
 PATIENCE_S = 120.0
 """A worker that has not registered after this long never will."""
 DRAIN_S = 20.0
-"""Executors of a released worker have this long to finish."""
+"""Executors of a released worker have this long to finish, unless somebody says otherwise."""
 KILL_S = 10.0
 """A process that was asked to end and has not after this long is killed."""
 ASK_S = 2.0
@@ -88,9 +88,16 @@ def left_behind(home: Path) -> bool:
 class LocalPool:
     """A `HostPool` of processes; `close` ends them all."""
 
-    def __init__(self, home: Path, clock: Callable[[], float] = time.time, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        home: Path,
+        clock: Callable[[], float] = time.time,
+        patience_s: float = PATIENCE_S,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        """A worker has `patience_s` to register; executors of one that is released, `drain_s` to finish."""
         self._home = home.resolve()
-        self._clock, self._patience_s = clock, patience_s
+        self._clock, self._patience_s, self._drain_s = clock, patience_s, drain_s
         self._seen_s: dict[str, float] = {}
         """When each host was last known to its master."""
         self._opened_s = clock()
@@ -120,6 +127,8 @@ class LocalPool:
             "spark.storage.decommission.enabled": "true",
             "spark.storage.decommission.rddBlocks.enabled": "true",
             "spark.storage.decommission.shuffleBlocks.enabled": "true",
+            # An executor goes when it has looked once more, after its last task, whether all has moved: by default every 30 s.
+            "spark.storage.decommission.replicationReattemptInterval": "1s",
         }
 
     # -- the port
@@ -198,7 +207,7 @@ class LocalPool:
             return None
         now_s = self._clock()
         assert lease.releasing_s is not None
-        drained = not any(_children(process) for process in processes) or now_s - lease.releasing_s > DRAIN_S
+        drained = not any(_children(process) for process in processes) or now_s - lease.releasing_s > self._drain_s
         if lease.asked_s is None and drained:
             for process in processes:
                 _signalled(process, signal.SIGTERM)

@@ -43,7 +43,7 @@ class FakePool(SimulatedPool):
 
 
 def ran(tmp_path: Path, pools: list[FakePool], engines: list[tuple[object, ...]], notes: Notes) -> Summary:
-    def open_pool(home: Path) -> FakePool:
+    def open_pool(home: Path, settings: HostSettings) -> FakePool:
         pools.append(FakePool(home))
         return pools[-1]
 

@@ -367,6 +367,22 @@ class HostSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What `headgate run --hosts` leases, and what it may cost."""
+
+    host_cores: int = setting(2, "slots", "Tasks that run at once on a leased host.", 1, 1024)
+    host_memory_mb: int = setting(1024, "MB", "Memory of a leased host, for its executor.", 512)
+    host_price: float = setting(1.0, "money", "Price of a leased host for each BTU that is begun.")
+    btu_s: float = setting(600.0, "s", "Length of a billing time unit (BTU).", 1)
+    startup_s: float = setting(20.0, "s", "Time that a leased host usually takes until it runs lanes.")
+    most_per_hour: float = setting(
+        UNLIMITED,
+        "money per hour",
+        "Most that may be spent on hosts (inf: no limit); what is paid for counts until it runs out.",
+    )
+
+
 FAST: Mapping[str, float] = {
     "round_s": 2.0,
     "window_s": 12.0,
@@ -385,6 +401,8 @@ FAST: Mapping[str, float] = {
     "spare_window_s": 60.0,
 }
 """Settings for a small machine and an impatient person: the loop turns five times as fast and judges on less data."""
+FAST_HOSTS: Mapping[str, float] = {"provision_s": 4.0, "lane_start_s": 1.0, "lane_drain_s": 10.0}
+"""The same where hosts are leased."""
 
 
 def snapshots_needed(settings: Settings) -> int:
@@ -407,18 +425,37 @@ def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Se
     return _consistent(_replaced(base or Settings(), values, describe()))
 
 
-def all_settings_from(values: Mapping[str, Any], base: Settings | None = None) -> tuple[Settings, SparkSettings]:
-    """Settings of the loop, and those of Spark with keyed state, from one list of names.
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """All settings that `headgate run` goes by."""
 
-    >>> all_settings_from({"slots": "4", "round_s": 5})[1].slots
+    loop: Settings
+    spark: SparkSettings
+    hosts: HostSettings
+    pool: PoolSettings
+
+
+def all_settings_from(values: Mapping[str, Any]) -> RunSettings:
+    """Settings of every kind from one list of names.
+
+    >>> all_settings_from({"slots": "4", "round_s": 5}).spark.slots
     4
     """
-    rows = [*describe(), *describe(SparkSettings), *describe(StateSettings)]
-    spark, state = ({row["name"] for row in describe(kind)} for kind in (SparkSettings, StateSettings))
-    loop = {name: value for name, value in values.items() if name not in spark | state}
-    kept = _replaced(StateSettings(), {name: value for name, value in values.items() if name in state}, rows)
-    run = _replaced(SparkSettings(), {name: value for name, value in values.items() if name in spark}, rows)
-    return _consistent(_replaced(base or Settings(), loop, rows)), dataclasses.replace(run, state=kept)
+    rows = [row for kind in KINDS.values() for row in describe(kind)]
+    for name in values:
+        _known(name, {row["name"]: row for row in rows})
+    kept = _replaced(StateSettings(), _among(values, StateSettings), rows)
+    return RunSettings(
+        _consistent(_replaced(Settings(), _among(values, Settings), rows)),
+        dataclasses.replace(_replaced(SparkSettings(), _among(values, SparkSettings), rows), state=kept),
+        _replaced(HostSettings(), _among(values, HostSettings), rows),
+        _replaced(PoolSettings(), _among(values, PoolSettings), rows),
+    )
+
+
+def _among(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    names = {row["name"] for row in describe(kind)}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def host_settings_from(values: Mapping[str, Any], base: HostSettings | None = None) -> HostSettings:
@@ -430,7 +467,7 @@ def host_settings_from(values: Mapping[str, Any], base: HostSettings | None = No
     return _replaced(base or HostSettings(), values, describe(HostSettings))
 
 
-Kind = TypeVar("Kind", Settings, SparkSettings, StateSettings, HostSettings)
+Kind = TypeVar("Kind", Settings, SparkSettings, StateSettings, HostSettings, PoolSettings)
 
 
 def _replaced(base: Kind, values: Mapping[str, Any], rows: list[dict[str, Any]]) -> Kind:
@@ -459,11 +496,15 @@ def _consistent(settings: Settings) -> Settings:
     return settings
 
 
-def _checked(name: str, value: Any, rows: Mapping[str, Mapping[str, Any]]) -> Any:
+def _known(name: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     if name not in rows:
         close = get_close_matches(name, rows, 1)
         hint = f' Did you mean "{close[0]}"?' if close else " `headgate settings` lists them."
         raise SettingError(f'there is no setting "{name}".{hint}')
+
+
+def _checked(name: str, value: Any, rows: Mapping[str, Mapping[str, Any]]) -> Any:
+    _known(name, rows)
     row = rows[name]
     if row["choices"]:
         if value not in row["choices"]:
@@ -497,14 +538,16 @@ KINDS: Mapping[str, type] = {
     "Jobs on Spark": SparkSettings,
     "Keyed state": StateSettings,
     "Hosts": HostSettings,
+    "Hosts of `headgate run --hosts`": PoolSettings,
 }
 
 
 def _table(kind: type) -> str:
+    fast = {**FAST, **FAST_HOSTS}
     lines = ["| setting | default | unit | meaning | `--fast` |", "|---|---|---|---|---|"]
     for row in describe(kind):
         choices = f" One of {', '.join(row['choices'])}." if row["choices"] else ""
         lines.append(
-            f"| `{row['name']}` | {row['default']} | {row['unit']} | {row['text']}{choices} | {FAST.get(row['name'], '')} |"
+            f"| `{row['name']}` | {row['default']} | {row['unit']} | {row['text']}{choices} | {fast.get(row['name'], '')} |"
         )
     return "\n".join(lines) + "\n"

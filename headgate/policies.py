@@ -36,6 +36,9 @@ class Policy(Protocol):
     def interrupted(self) -> None:
         """Nobody watched for a while: fresh measurements come first."""
 
+    def cluster_changed(self) -> None:
+        """Hosts came: what did not help before may help now."""
+
     def since_s(self) -> Mapping[str, float]:
         """From when on each job should be measured."""
 
@@ -88,6 +91,9 @@ class Headgate:
     def interrupted(self) -> None:
         self.state = scheduler.interrupted(self.state)
 
+    def cluster_changed(self) -> None:
+        self.state = scheduler.cluster_changed(self.state)
+
     def since_s(self) -> Mapping[str, float]:
         return {**self.state.since_s, **self.state.care.since_s}
 
@@ -118,6 +124,9 @@ class Static:
 
     def interrupted(self) -> None:
         """Nothing depends on it."""
+
+    def cluster_changed(self) -> None:
+        """Nothing was tried."""
 
     def since_s(self) -> Mapping[str, float]:
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from headgate.core.quantities import choice, seconds, show_seconds
 from headgate.errors import InputError
 
 if TYPE_CHECKING:
-    from headgate.config import Settings, SparkSettings
+    from headgate.config import RunSettings, Settings, SparkSettings
+    from headgate.core.provision import Terms
     from headgate.ports import Jobs
     from headgate.server.client import Client
     from headgate.server.run import Plan
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("headgate", "lanes-only", "static", "threshold")
 NONE = "none"
+LOCAL = "local"
 
 param_option = click.option(
     "--param", "params", metavar="NAME=VALUE", multiple=True, help="Give a job file's topology() this parameter."
@@ -38,6 +41,7 @@ param_option = click.option(
 @click.argument("files", metavar="FILE...", nargs=-1)
 @home_option
 @click.option("--master", metavar="URL", help="Run on this Spark cluster [default: embedded].")
+@click.option("--hosts", metavar="local:N", help="Lease up to N hosts of this machine, as intents are worth it.")
 @click.option("--slots", metavar="N", help="Embedded Spark: tasks that run at once.")
 @click.option("--fast", is_flag=True, help="A quicker loop, for a small machine.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
@@ -50,8 +54,8 @@ param_option = click.option(
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of the API [default: any].")
 @as_json
 def run(
-    files: tuple[str, ...], home: str, master: str | None, slots: str | None, fast: bool, settings: tuple[str, ...],
-    params: tuple[str, ...], policy: str, observe_only: bool, duration: str | None, port: int, json_too: bool,
+    files: tuple[str, ...], home: str, master: str | None, hosts: str | None, slots: str | None, fast: bool,
+    settings: tuple[str, ...], params: tuple[str, ...], policy: str, observe_only: bool, duration: str | None, port: int, json_too: bool,
 ) -> None:  # fmt: skip
     """Run jobs on Spark, each held to its intent.
 
@@ -63,18 +67,35 @@ def run(
 
     read = _read(files, params)
     for_s = None if duration is None else seconds(duration, "--for")
-    loop, spark = config.all_settings_from(_values(read, fast, slots, settings))
+    every = config.all_settings_from(_values(read, fast, slots, settings))
     choice(policy, "--policy", POLICIES)
+    if hosts is not None and master is not None:
+        raise InputError("--hosts leases hosts for a Spark of its own; take out --master, or --hosts")
     plan = Plan(
         home=Home(Path(home)),
         requests=[request for file in read for request in file.jobs],
-        loop=Loop(loop, policy, observe_only, _user_policies(read, loop), _webhook(read)),
-        spark=spark,
+        loop=Loop(every.loop, policy, observe_only, _user_policies(read, every.loop), _webhook(read)),
+        spark=every.spark,
         master=master,
         port=port,
         for_s=for_s,
+        hosts=None if hosts is None else _terms(hosts, every),
     )
     _run(plan, json_too)
+
+
+def _terms(hosts: str, every: RunSettings) -> Terms:
+    """What `local:N` leases: hosts of one type, as the settings have it."""
+    from headgate.core.hosts import Budget, HostType
+    from headgate.core.provision import Terms
+
+    place, _, most = hosts.partition(":")
+    if place != LOCAL or not most.isdecimal():
+        raise InputError(f'--hosts is "{hosts}"; it must be {LOCAL}:N with the most hosts to lease, such as {LOCAL}:3')
+    pool = every.pool
+    kind = HostType(LOCAL, pool.host_cores, pool.host_memory_mb, pool.host_price, pool.btu_s, pool.startup_s)
+    limit = pool.most_per_hour if math.isfinite(pool.most_per_hour) else None
+    return Terms((kind,), Budget(int(most), limit), every.hosts)
 
 
 def _run(plan: Plan, json_too: bool) -> None:
@@ -90,11 +111,13 @@ def _run(plan: Plan, json_too: bool) -> None:
         click.echo(msgspec.json.encode(done).decode())
 
 
-def open_engine(home: Path, settings: SparkSettings, master: str | None) -> Jobs:
+def open_engine(
+    home: Path, settings: SparkSettings, master: str | None, extra: Mapping[str, str] | None = None
+) -> Jobs:
     """Spark, which takes a while to start and is not needed by the other commands."""
     from headgate.spark.engine import open_engine as open_spark
 
-    return open_spark(home, settings, master)
+    return open_spark(home, settings, master, extra)
 
 
 def _read(files: Sequence[str], params: Sequence[str]) -> list[ClusterFile]:
@@ -140,7 +163,7 @@ def _values(read: Sequence[ClusterFile], fast: bool, slots: str | None, settings
     """What was said last and closest counts: the files, then `--fast`, then single settings."""
     of_files = {name: value for file in read for name, value in file.settings.items()}
     of_slots = {} if slots is None else {"slots": slots}
-    return {**of_files, **(config.FAST if fast else {}), **of_slots, **pairs(settings)}
+    return {**of_files, **({**config.FAST, **config.FAST_HOSTS} if fast else {}), **of_slots, **pairs(settings)}
 
 
 def _summary(done: Summary) -> Iterator[RenderableType]:
@@ -151,6 +174,8 @@ def _summary(done: Summary) -> Iterator[RenderableType]:
         yield plain_table(("job", "intent", "state", "latency", "met"), rows)
     for kind, count in done.actions.items():
         yield verbatim(f"{_count(count, 'action')}: {kind}")
+    if done.status.leases is not None:
+        yield verbatim(f"hosts: {done.status.leases.bill.sentence()}")
 
 
 def _summary_row(name: str, job: JobStatus, met: float | None) -> tuple[str, ...]:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import RenderableType
 
-from headgate.cli.output import as_json, by_the_clock, clock_time, home_option, show, show_json, time_of_day, verbatim
+from headgate.cli.output import (
+    as_json,
+    by_the_clock,
+    clock_time,
+    home_option,
+    plain_table,
+    show,
+    show_json,
+    time_of_day,
+    verbatim,
+)
+from headgate.core.quantities import show_seconds
 from headgate.errors import InputError, NoServiceError
 from headgate.screen import since_start
 
@@ -21,9 +32,11 @@ if TYPE_CHECKING:
     from headgate.ports import RoundRecord
     from headgate.screen import Cluster, Row
     from headgate.server.client import Client
-    from headgate.server.status import ActionStatus, JobStatus, Status
+    from headgate.server.status import ActionStatus, JobStatus, LeasesStatus, Status
 
 SHOWN_ACTIONS = 5
+BILL_KEY = "bill"
+"""Where a journal has the bill of leased hosts, in words."""
 
 journal_option = click.option(
     "--journal", metavar="FILE", help="Read this record of a control loop, whether or not a service runs."
@@ -154,6 +167,8 @@ def _recorded(record: RoundRecord, about: Mapping[str, str]) -> Iterator[Rendera
     if record.decision != record.phase:
         yield verbatim(f" {record.decision}")
     yield from screen.advice_lines(record.advice)
+    if BILL_KEY in about:
+        yield verbatim(f" hosts: {about[BILL_KEY]}")
 
 
 def live_status(status: Status) -> Iterator[RenderableType]:
@@ -173,6 +188,22 @@ def live_status(status: Status) -> Iterator[RenderableType]:
     for action in status.actions[-SHOWN_ACTIONS:]:
         yield verbatim(f" {time_of_day(action.at_s)}  {_action(action)}")
     yield from screen.advice_lines(status.advice)
+    if status.leases is not None:
+        yield from leases_shown(status.leases)
+
+
+def leases_shown(leases: LeasesStatus) -> Iterator[RenderableType]:
+    """What is leased, what it has cost, and for whom."""
+    rows = [
+        (host.name, host.address, f"{host.phase}{f': {host.reason}' if host.reason else ''}", show_seconds(host.paid_s))
+        for host in leases.hosts
+    ]
+    yield plain_table(("host", "address", "is", "paid for"), rows)
+    yield verbatim(f" {leases.bill.sentence()}; {leases.spending_per_hour:.4g} an hour now")
+    by_job = {**leases.bill.cost_by_job, "nobody": leases.bill.cost - sum(leases.bill.cost_by_job.values())}
+    yield verbatim(" by use: " + ", ".join(f"{job} {cost:.3g}" for job, cost in by_job.items()))
+    for note in leases.notes[-SHOWN_ACTIONS:]:
+        yield verbatim(f" {time_of_day(note.at_s)}  {note.host or 'hosts'}: {note.text}")
 
 
 def _cluster(status: Status) -> Cluster:

@@ -15,8 +15,7 @@ def settings(markdown: bool) -> None:
     if markdown:
         click.echo(config.reference(), nl=False)
         return
-    kinds = (config.SparkSettings, config.StateSettings)
-    described = [*config.describe(), *(row for kind in kinds for row in config.describe(kind))]
+    described = [row for kind in config.KINDS.values() for row in config.describe(kind)]
     rows = [(row["name"], str(row["default"]), row["unit"], row["text"]) for row in described]
     show(plain_table(("setting", "default", "unit", "meaning"), rows))
 

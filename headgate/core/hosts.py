@@ -117,6 +117,8 @@ class Host:
     """Operators whose image it has already, so that another lane of them starts fast."""
     reason: str = ""
     """Why it failed."""
+    address: str = ""
+    """What the engine calls it; empty: by its name."""
 
     @property
     def usable(self) -> bool:
@@ -326,6 +328,21 @@ class Ledger:
         """With a lease that ends."""
         return self._with(host, lambda rental: dataclasses.replace(rental, until_s=at_s))
 
+    def matched(self, hosts: Mapping[str, Host], at_s: float) -> Ledger:
+        """With the hosts that are really there: those that nobody noted were leased, those that are gone released."""
+        ledger = self
+        for host in hosts.values():
+            ledger = ledger.leased(host.name, host.kind, host.leased_s)
+        gone = [one.host for one in self.rentals if one.until_s is None and one.host not in hosts]
+        for name in gone:
+            ledger = ledger.released(name, at_s)
+        return ledger
+
+    def settled(self, at_s: float) -> tuple[Ledger, Bill]:
+        """Without leases that are over and paid for no longer, and what those came to: nothing has to be known of them but that."""
+        over = tuple(one for one in self.rentals if one.until_s is not None and one.paid_until_s(at_s) <= at_s)
+        return Ledger(tuple(one for one in self.rentals if one not in over)), bill(Ledger(over), at_s)
+
     def used(self, host: str, use: Mapping[str, float]) -> Ledger:
         """With what each job had of a host, added to what it had before."""
         return self._with(host, lambda rental: dataclasses.replace(rental, use=_sum(rental.use, use)))
@@ -353,9 +370,25 @@ class Bill:
     cost_by_job: Mapping[str, float]
     """By what was kept for each; hosts on which nothing ran cost nobody in particular."""
 
+    def plus(self, other: Bill) -> Bill:
+        """Both together."""
+        return Bill(
+            self.paid_btus + other.paid_btus,
+            self.leases + other.leases,
+            self.renewals + other.renewals,
+            self.releases + other.releases,
+            self.early_releases + other.early_releases,
+            self.wasted_s + other.wasted_s,
+            self.cost + other.cost,
+            _sum(self.cost_by_job, other.cost_by_job),
+        )
+
     def sentence(self) -> str:
         """In a few words."""
         return f"{self.paid_btus} BTUs paid, {self.cost:.4g} in money, {show_seconds(self.wasted_s)} of it wasted"
+
+
+NO_BILL = Bill(0, 0, 0, 0, 0, 0.0, 0.0, {})
 
 
 def bill(ledger: Ledger, at_s: float, late_share: float = 0.1) -> Bill:

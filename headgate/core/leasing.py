@@ -40,6 +40,8 @@ class LeaseView:
     """Lanes that the scheduler gave and that found no room."""
     set_aside: frozenset[str] = frozenset()
     """Jobs for which the scheduler has nothing left to give."""
+    shared: bool = False
+    """Lanes take turns (core/slots.py): one less makes no room, because the others do its work."""
 
 
 def step(
@@ -49,7 +51,7 @@ def step(
     first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
     seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
     state, plan = begun(state, seen, terms)
-    spare = spare_lanes(now.view, terms, settings)
+    spare = no_lanes if now.shared else spare_lanes(now.view, terms, settings)
     wanted = lanes_wanted(now, settings)
     plan, wanted = _where_there_is_room(plan, wanted, spare, terms)
     while wanted and (larger := _with_host(plan, wanted, now.view, terms, settings)) is not None:
@@ -103,6 +105,11 @@ def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
     return lambda operator, cluster: (
         float(cluster.lanes(operator) - max(1, needed[operator])) if operator in needed else None
     )
+
+
+def no_lanes(operator: OperatorKey, cluster: Cluster) -> float | None:
+    """Where no lane is spare."""
+    return None
 
 
 def _where_there_is_room(plan: Plan, wanted: Wanted, spare: Spare, terms: Terms) -> tuple[Plan, Wanted]:

@@ -54,6 +54,11 @@ class Home:
         return self.path / "server.json"
 
     @property
+    def hosts(self) -> Path:
+        """What is known of leased hosts, and their logs."""
+        return self.path / "hosts"
+
+    @property
     def lock(self) -> Path:
         """Held by the service that runs here."""
         return self.path / "lock"

@@ -6,28 +6,50 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from headgate.config import SparkSettings, snapshots_needed
+from headgate.core.provision import Terms
 from headgate.errors import JobFileError
 from headgate.journal import SqliteJournal
-from headgate.ports import Jobs
+from headgate.landlord import Landlord
+from headgate.ports import HostPool, Jobs
 from headgate.server.app import app_of, listen, served
 from headgate.server.home import Home
 from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
 from headgate.spark.jobfile import JobRequest, build, wants_spark
+from headgate.spark.pool import LocalPool, left_behind
 from headgate.spark.topology import Topology
 
 TICK_S = 0.2
 """How long it may take until a stop, or a job that failed, is noticed."""
 
-OpenEngine = Callable[[Path, SparkSettings, str | None], Jobs]
+OpenEngine = Callable[..., Jobs]
+"""Given a directory, settings and a master; and what else Spark is to be configured with, if there is anything."""
+
+
+class ClusterPool(HostPool, Protocol):
+    """A pool whose hosts are those of one Spark cluster."""
+
+    @property
+    def master_url(self) -> str:
+        """What an application connects to."""
+
+    def application(self, terms: Terms) -> Mapping[str, str]:
+        """What it is configured with."""
+
+    def close(self) -> None:
+        """End all hosts."""
+
+
+OpenPool = Callable[[Path], ClusterPool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,8 @@ class Plan:
     port: int = 0
     for_s: float | None = None
     """End by itself after so long; None: never."""
+    hosts: Terms | None = None
+    """Lease hosts of this machine on these terms; None: run on what is there."""
 
 
 class Stop:
@@ -74,7 +98,9 @@ def _own_signals(stop: Stop) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None = None) -> Summary:
+def run(
+    plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None = None, open_pool: OpenPool = LocalPool
+) -> Summary:
     """Run until somebody asks to stop, or the time is over; returns what came of it."""
     stop = stop or Stop()
     with ExitStack() as stack:
@@ -86,12 +112,14 @@ def run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None
         listening = stack.enter_context(closing(listen(plan.port)))
         window = snapshots_needed(plan.loop.settings)
         journal = stack.enter_context(SqliteJournal(plan.home.journal, window=window))
+        pool = _pool(plan, open_pool)
+        landlord = _landlord(plan, pool, journal, watcher, stack)
         watcher.tell(time.time(), "", "starts Spark")
-        engine = stack.enter_context(closing(open_engine(plan.home.path, plan.spark, plan.master)))
+        engine = stack.enter_context(closing(_engine(plan, open_engine, pool)))
         stop.listen()
         for policy in plan.loop.user_policies.values():
             stack.callback(policy.close)
-        service = Service(engine, registry, journal, plan.loop, watcher)
+        service = Service(engine, registry, journal, plan.loop, watcher, landlord=landlord)
         stack.callback(service.alerts.close)
         service.start(_built(early), only_these=bool(plan.requests))
         url = stack.enter_context(served(app_of(service, plan.home.new_token()), listening))
@@ -100,6 +128,35 @@ def run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None
         done = _loop(service, plan, stop)
         watcher.tell(service.now_s(), "", "stops when the epochs in flight are finished")
         return done
+
+
+def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
+    """Where hosts come from. Those that somebody left behind who was killed go if none are wanted."""
+    if plan.hosts is None and left_behind(plan.home.hosts):
+        open_pool(plan.home.hosts).close()
+    return None if plan.hosts is None else open_pool(plan.home.hosts)
+
+
+def _landlord(
+    plan: Plan, pool: ClusterPool | None, journal: SqliteJournal, watcher: Watcher, stack: ExitStack
+) -> Landlord | None:
+    """Who leases hosts; the first one starts while Spark does."""
+    if pool is None or plan.hosts is None:
+        return None
+    loop = plan.loop
+    landlord = Landlord(
+        pool, plan.hosts, journal, loop.settings, lambda at_s, text: watcher.tell(at_s, "", text), loop.observe_only
+    )
+    stack.callback(lambda: landlord.end(time.time()))
+    stack.callback(pool.close)
+    landlord.begin(time.time())
+    return landlord
+
+
+def _engine(plan: Plan, open_engine: OpenEngine, pool: ClusterPool | None) -> Jobs:
+    if pool is None or plan.hosts is None:
+        return open_engine(plan.home.path, plan.spark, plan.master)
+    return open_engine(plan.home.path, plan.spark, pool.master_url, pool.application(plan.hosts))
 
 
 def _built_early(request: JobRequest) -> Topology | None:

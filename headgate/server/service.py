@@ -31,6 +31,7 @@ from headgate.errors import (
     JournalError,
     UnknownJobError,
 )
+from headgate.landlord import Landlord
 from headgate.policies import policy_named
 from headgate.ports import JobPhase, Jobs, JobState, Journal
 from headgate.server.registry import Registered, Registry
@@ -43,6 +44,7 @@ from headgate.server.status import (
     action_status,
     hosts_of,
     job_status,
+    leases_of,
 )
 from headgate.spark.jobfile import JobRequest, build, request_from, whole
 from headgate.spark.topology import Topology
@@ -88,8 +90,10 @@ class Service:
         loop: Loop,
         watcher: Watcher,
         now_s: Callable[[], float] = time.time,
+        landlord: Landlord | None = None,
     ) -> None:
         self.engine = engine
+        self.landlord = landlord
         self.registry = registry
         self.journal = journal
         self.loop = loop
@@ -202,10 +206,18 @@ class Service:
             return
         self._trouble = ""
         self._seen = (view, decision)
+        self._look_at_hosts(view)
         if decision.action is not None:
             self._actions.append(action_status(view.at_s, decision.action, self.controller.outcome))
         self.tally.add(view, self._satisfaction(view), decision.action, self.controller.outcome)
         self.watcher.round(view, self.controller.policy.phase(), decision.action, self.states())
+
+    def _look_at_hosts(self, view: View) -> None:
+        try:
+            if self.landlord is not None and self.landlord.look(view):
+                self.controller.policy.cluster_changed()
+        except (EngineError, JournalError) as error:
+            self._tell_trouble(f"hosts: {error}")
 
     def _tell_trouble(self, text: str) -> None:
         if text != self._trouble:
@@ -247,6 +259,7 @@ class Service:
             actions=tuple(self._actions),
             hosts=hosts_of(view),
             advice=self.controller.policy.advice(view) if view is not None else (),
+            leases=leases_of(self.landlord, self.now_s()) if self.landlord is not None else None,
         )
 
     def _jobs(self, view: View | None) -> dict[str, JobStatus]:

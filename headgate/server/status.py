@@ -9,10 +9,12 @@ import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 
+from headgate.core.hosts import Bill
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, Outcome
+from headgate.landlord import Landlord, Note
 from headgate.ports import JobState
 
 
@@ -77,6 +79,29 @@ class HostStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """A host that is leased."""
+
+    name: str
+    kind: str
+    phase: str
+    reason: str
+    address: str
+    paid_s: float
+    """Time that is paid for and still to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesStatus:
+    """Hosts that are leased, what all of them have cost, and what happened lately."""
+
+    hosts: tuple[LeaseStatus, ...]
+    bill: Bill
+    spending_per_hour: float
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """Everything at one moment."""
 
@@ -92,6 +117,8 @@ class Status:
     actions: tuple[ActionStatus, ...]
     hosts: tuple[HostStatus, ...]
     advice: tuple[str, ...]
+    leases: LeasesStatus | None = None
+    """None if no hosts are leased: Spark is embedded, or somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +187,15 @@ def hosts_of(view: View | None) -> tuple[HostStatus, ...]:
     if view is None:
         return ()
     return tuple(HostStatus(host.name, host.cores, host.load, host.memory_used) for host in view.hosts)
+
+
+def leases_of(landlord: Landlord, at_s: float) -> LeasesStatus:
+    """What is leased at this moment."""
+    held = tuple(
+        LeaseStatus(host.name, host.kind.name, host.phase.value, host.reason, host.address, host.remaining_s(at_s))
+        for host in landlord.hosts().values()
+    )
+    return LeasesStatus(held, landlord.bill(at_s), landlord.spending_per_hour(at_s), landlord.notes)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from headgate.core.hosts import Bill, HostPhase, OperatorKey, Step, bill
 from headgate.core.leasing import LeaseView
 from headgate.core.metrics import View
 from headgate.core.provision import PROVISIONERS, Provisioner, ProvisionState, ProvisionView
-from headgate.core.scheduler import cluster_changed
 from headgate.errors import InputError
 from headgate.policies import Headgate, Policy, Static
 from headgate.ports import Journal
@@ -72,7 +71,7 @@ class ForIntents:
     def _tell_scheduler(self) -> None:
         ready = self._hosts_ready()
         if ready - self._ready:
-            self._policy.state = cluster_changed(self._policy.state)
+            self._policy.cluster_changed()
         self._ready = ready
 
     def _hosts_ready(self) -> set[str]:

@@ -33,9 +33,11 @@ STOPPED_AT_ONCE = 8
 """Jobs that are stopped side by side."""
 
 
-def open_engine(home: Path, settings: SparkSettings, master: str | None = None) -> SparkEngine:
+def open_engine(
+    home: Path, settings: SparkSettings, master: str | None = None, extra: Mapping[str, str] | None = None
+) -> SparkEngine:
     """An engine on a Spark session of its own: embedded, or on the cluster that `master` names."""
-    return SparkEngine(session.start(home, settings, master), home, settings, embedded=master is None)
+    return SparkEngine(session.start(home, settings, master, extra), home, settings, embedded=master is None)
 
 
 class SparkEngine:

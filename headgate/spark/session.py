@@ -114,7 +114,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     (home / "log4j2.properties").write_text(_LOG4J.format(log=home / LOG))
     (home / "pools.xml").write_text(_pools())
     return {
-        **(_EMBEDDED if embedded else {}),
+        **(ON_THIS_MACHINE if embedded else {}),
         # State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
         **({"spark.sql.shuffle.partitions": str(settings.slots)} if embedded else {}),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
@@ -127,7 +127,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     }
 
 
-_EMBEDDED = {
+ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Spark's default asks the operating system about links, by a process of its own for each file of a checkpoint.

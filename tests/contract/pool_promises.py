@@ -20,7 +20,11 @@ class World:
 
 
 def phase(world: World, name: str) -> HostPhase | None:
-    host = world.pool.hosts().get(name)
+    return phase_of(world.pool, name)
+
+
+def phase_of(pool: HostPool, name: str) -> HostPhase | None:
+    host = pool.hosts().get(name)
     return host.phase if host is not None else None
 
 

@@ -76,5 +76,11 @@ def test_wrong_settings_are_refused_with_a_sentence(values: dict[str, Any], sent
 
 
 def test_settings_of_keyed_state_go_with_those_of_spark() -> None:
-    loop, spark = all_settings_from({"merge_epochs": "7", "slots": 4, "round_s": 5})
-    assert (loop.round_s, spark.slots, spark.state.merge_epochs) == (5, 4, 7)
+    run = all_settings_from({"merge_epochs": "7", "slots": 4, "round_s": 5, "point_price": "3", "btu_s": 60})
+    assert (run.loop.round_s, run.spark.slots, run.spark.state.merge_epochs) == (5, 4, 7)
+    assert (run.hosts.point_price, run.pool.btu_s) == (3, 60)
+
+
+def test_setting_that_no_kind_has_is_refused_also_among_many_kinds() -> None:
+    with pytest.raises(SettingError, match=r'there is no setting "btu". Did you mean "btu_s"\?'):
+        all_settings_from({"btu": 60})

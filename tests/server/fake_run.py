@@ -21,7 +21,7 @@ class SlowEngine(FakeEngine):
         print("engine closed", flush=True)
 
 
-def open_engine(home: Path, settings: Any, master: str | None) -> FakeEngine:
+def open_engine(home: Path, settings: Any, master: str | None, extra: Any = None) -> FakeEngine:
     engine = SlowEngine()
     if "HOPELESS" in os.environ:
         engine.latency_s = 30.0

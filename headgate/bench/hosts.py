@@ -1,0 +1,213 @@
+"""Hosts that come and go under a job that runs: how long each step takes, and that no row is lost or doubled on the way.
+
+A real Spark standalone cluster of this machine. The work waits instead of computing, so that slots are scarce and not the cores of
+whoever measures: a second host makes the difference on a machine of two cores as well.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headgate.bench import Figure, Result
+from headgate.bench.workload import ROWS, Work, home, mean, wait_for
+from headgate.config import FAST, FAST_HOSTS, SparkSettings, host_settings_from, settings_from
+from headgate.controller import Controller
+from headgate.core.hosts import Budget, HostPhase, HostType
+from headgate.core.intents import Intent
+from headgate.core.metrics import View
+from headgate.core.provision import Terms
+from headgate.journal import MemoryJournal
+from headgate.landlord import Landlord
+from headgate.policies import Headgate
+from headgate.ports import JobPhase
+from headgate.sim.bars import Bar
+from headgate.spark import sinks, sources
+from headgate.spark.engine import SparkEngine, open_engine
+from headgate.spark.pool import LocalPool
+from headgate.spark.topology import Topology
+
+JOB = "steps"
+LOW, HIGH = 100, 500
+"""Rows per second."""
+WORK = Work(wait_s=0.004)
+"""At the low rate 0.4 lanes are busy, at the high one 2: more than the slots of one host."""
+LATENCY_S = 4.0
+KIND = HostType("local", cores=2, memory_mb=1024, price=1.0, btu_s=60.0)
+MOST_HOSTS = 2
+BEFORE_S, HIGH_S = 45.0, 110.0
+"""How long the load is low at first, and then high."""
+AFTER_S = 130.0
+"""A host must be gone so long after the load fell: two BTUs, and some time to look."""
+SETTINGS = settings_from({**FAST, "window_s": 16.0})
+SPARK = SparkSettings(driver_memory_mb=1024, first_rows=1000)
+
+
+@dataclass(slots=True)
+class Course:
+    """What was seen, second by second."""
+
+    begun_s: float
+    """When the first row could arrive."""
+    at_s: dict[str, float] = field(default_factory=dict)
+    """When each thing was first seen."""
+    latency: list[tuple[float, float, int]] = field(default_factory=list)
+    """(time, latency of the newest rows, hosts that were ready)"""
+    most_hosts: int = 0
+    restarts: int = 0
+    wasted_s: float = 0.0
+
+    def first(self, what: str, at_s: float) -> None:
+        """Note when something was seen for the first time."""
+        self.at_s.setdefault(what, at_s)
+
+    def between(self, start: str, end: str) -> float:
+        """Seconds from one thing to another; infinite if it did not happen."""
+        return self.at_s[end] - self.at_s[start] if start in self.at_s and end in self.at_s else math.inf
+
+    def mean_latency_s(self, hosts: int) -> float:
+        """Under the high load, with so many hosts that were ready."""
+        return mean([late_s for at_s, late_s, ready in self.latency if ready == hosts and self._high(at_s)])
+
+    def _high(self, at_s: float) -> bool:
+        return BEFORE_S < at_s - self.begun_s < BEFORE_S + HIGH_S
+
+
+def measure() -> Result:
+    """Load rises, a host is leased and takes lanes; load falls, it is released at the end of its BTU."""
+    with home() as place, cluster(place) as (engine, landlord):
+        course = _run(engine, landlord, place / "out")
+        rows, wrong = _checked(engine, place / "out")
+        bill = landlord.bill(time.time())
+    figures = (
+        Figure("load rises until a host is leased", course.between("high", "leased"), "s"),
+        Figure("leased until its worker is ready", course.between("leased", "ready"), "s"),
+        Figure("ready until it runs lanes", course.between("ready", "lanes"), "s"),
+        Figure("leased until the intent is met", course.between("leased", "met"), "s"),
+        Figure("load falls until a host is released", course.between("low", "released"), "s"),
+        Figure("released until its process is gone", course.between("released", "gone"), "s"),
+        Figure("paid time given away with it", bill.wasted_s, "s"),
+        Figure("mean latency under load, with the hosts of before", course.mean_latency_s(1), "s"),
+        Figure("mean latency under load, with the leased one", course.mean_latency_s(2), "s"),
+        Figure("paid BTUs", bill.paid_btus, ""),
+        Figure("rows checked", rows, ""),
+    )
+    return Result(figures, _bars(course, wrong, bill.wasted_s))
+
+
+def _bars(course: Course, wrong: float, wasted_s: float) -> tuple[Bar, ...]:
+    return (
+        Bar(
+            "hosts leased for the load, and released after it",
+            float({"lanes", "gone"} <= course.at_s.keys()),
+            "==",
+            1.0,
+        ),
+        Bar("most hosts at once (budget)", course.most_hosts, "<=", MOST_HOSTS),
+        Bar("latency with the leased host, as a share of that before", _ratio(course), "<=", 0.8),
+        Bar("share of a BTU given away with the released host", wasted_s / KIND.btu_s, "<=", 0.5),
+        Bar("rows lost or doubled", wrong, "==", 0.0),
+        Bar("times the job was restarted", course.restarts, "==", 0.0),
+    )
+
+
+def _ratio(course: Course) -> float:
+    before_s = course.mean_latency_s(1)
+    return course.mean_latency_s(2) / before_s if before_s else math.inf
+
+
+@contextmanager
+def cluster(place: Path) -> Iterator[tuple[SparkEngine, Landlord]]:
+    """A pool of hosts, one of which is ready, and an application on it."""
+    pool = LocalPool(place / "hosts")
+    try:
+        hosts = host_settings_from({**FAST_HOSTS, "point_price": 10.0})
+        terms = Terms((KIND,), Budget(MOST_HOSTS), hosts)
+        landlord = Landlord(pool, terms, MemoryJournal(), SETTINGS)
+        landlord.begin(time.time())
+        engine = open_engine(place, SPARK, pool.master_url, pool.application(terms))
+        try:
+            wait_for(lambda: any(host.phase is HostPhase.READY for host in pool.hosts().values()))
+            yield engine, landlord
+        finally:
+            engine.close()
+    finally:
+        pool.close()
+
+
+def topology(out: Path) -> Topology:
+    """Rows that come slowly, then fast, then slowly, then not any more; each is worked on and kept."""
+    load = sources.Steps([(0, LOW), (BEFORE_S, HIGH), (BEFORE_S + HIGH_S, LOW), (BEFORE_S + HIGH_S + AFTER_S, 0)])
+    made = Topology(JOB, Intent(latency=LATENCY_S, worth=60))
+    worked = made.batches("work", WORK, made.source("in", sources.load(load)), schema=ROWS, lanes=2)
+    made.sink("out", sinks.files(out), worked)
+    return made
+
+
+def _run(engine: SparkEngine, landlord: Landlord, out: Path) -> Course:
+    engine.submit(topology(out))
+    policy = Headgate(SETTINGS)
+    controller = Controller(engine, policy, None, SETTINGS)
+    course = Course(time.time())
+    query = engine._job(JOB)._query
+    ends_s = course.begun_s + BEFORE_S + HIGH_S + AFTER_S
+    course.at_s |= {"high": course.begun_s + BEFORE_S, "low": course.begun_s + BEFORE_S + HIGH_S}
+    while time.time() < ends_s and "gone" not in course.at_s:
+        time.sleep(SETTINGS.round_s)
+        view, _ = controller.round()
+        if landlord.look(view):
+            policy.cluster_changed()
+        _note(course, view, landlord)
+        course.restarts += engine.states()[JOB].phase is not JobPhase.RUNNING or engine._job(JOB)._query is not query
+    wait_for(lambda: time.time() > ends_s and _drained(engine), within_s=AFTER_S + 120.0)
+    engine.pause(JOB)
+    return course
+
+
+def _note(course: Course, view: View, landlord: Landlord) -> None:
+    """Hosts beyond the first, and what runs on them."""
+    hosts, seen = landlord.hosts(), view.jobs.get(JOB)
+    now_s, ready = time.time(), [host for host in hosts.values() if host.phase is HostPhase.READY]
+    course.most_hosts = max(course.most_hosts, len(hosts))
+    if len(hosts) > 1:
+        course.first("leased", max(host.leased_s for host in hosts.values()))
+    if len(ready) > 1:
+        course.first("ready", now_s)
+        newest = max(ready, key=lambda host: host.leased_s)
+        if newest.address in _places(view):
+            course.first("lanes", now_s)
+    if any(host.phase is HostPhase.RELEASING for host in hosts.values()):
+        course.first("released", now_s)
+    elif "leased" in course.at_s and len(hosts) == 1:
+        course.first("released", now_s)
+        course.first("gone", now_s)
+    if seen is not None and seen.recent_latency_s is not None:
+        course.latency.append((now_s, seen.recent_latency_s, len(ready)))
+        if "lanes" in course.at_s and seen.recent_latency_s <= LATENCY_S:
+            course.first("met", now_s)
+
+
+def _places(view: View) -> set[str]:
+    samples = view.jobs[JOB].samples if JOB in view.jobs else ()
+    operators = samples[-1].reading.operators.values() if samples else ()
+    return {place for one in operators for place in one.hosts or ()}
+
+
+def _drained(engine: SparkEngine) -> bool:
+    time.sleep(1.0)
+    reading = engine.observe().jobs.get(JOB)
+    return reading is not None and reading.backlog == 0
+
+
+def _checked(engine: SparkEngine, path: Path) -> tuple[float, float]:
+    """(rows written, rows lost or doubled): as many as the load had, numbered 0, 1, 2, … without a gap."""
+    numbers = Counter(row.row for row in sinks.read_files(engine.spark, path).select("row").toLocalIterator())
+    doubled = sum(count - 1 for count in numbers.values())
+    expected = round(LOW * (BEFORE_S + AFTER_S) + HIGH * HIGH_S)
+    lost = len(set(range(expected)) - numbers.keys()) + len(numbers.keys() - set(range(expected)))
+    return float(sum(numbers.values())), float(doubled + lost)

@@ -270,11 +270,11 @@ class StateSettings:
     lock_wait_s: float = setting(
         10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
     )
-    balance_epochs: int = setting(
-        20, "epochs", "How often it is looked whether slices should move between lanes, by what they had to do.", 1
-    )
     combine_ratio: float = setting(
         4.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1
+    )
+    combine_epochs: int = setting(
+        20, "epochs", "Those that do look again after this many epochs whether it is still worth it.", 1
     )
     upkeep_epochs: int = setting(10, "epochs", "How often it is looked whether deltas should be merged.", 1)
     merge_ratio: float = setting(
@@ -318,6 +318,13 @@ class SparkSettings:
         10_000, "rows", "Rows that the first epoch reads at most: nobody knows yet how long they take.", 1
     )
     read_limit: int = setting(1_000_000, "rows", "Rows that an epoch reads at most from a source of Headgate's own.", 1)
+    place_wait_s: float = setting(
+        10.0,
+        "s",
+        "Clusters: a lane waits this long for a slot on the host that it belongs to; then it runs on any.",
+        0,
+        3600,
+    )
     state: StateSettings = StateSettings()
 
 

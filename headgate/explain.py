@@ -21,7 +21,7 @@ from itertools import chain
 
 import msgspec
 
-from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES
+from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE
 from headgate.core.model import Action, Cause, JobAllocation
 from headgate.core.quantities import did_you_mean, show_seconds
 from headgate.errors import InputError
@@ -318,6 +318,8 @@ def _place_step(action: Action) -> _Step | None:
         return _Step("moved", "move", f"its lanes off {hosts}", {"avoided": hosts})
     if action.remedy == REASSIGN_SLICES:
         return _Step("moved", "move", action.what, {"slices": action.what})
+    if action.remedy == SCALE_SOURCE and action.what.startswith("read limit"):
+        return _Step("raised", "raise", f"its {action.what}", {"read_limit": action.what})
     return None
 
 

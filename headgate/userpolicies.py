@@ -195,6 +195,8 @@ def _nonsense(remedy: Remedy | None, patient: Patient) -> str:
         most = patient.view.job.graph.operators[name].max_lanes or patient.settings.max_lanes
         if not 1 <= lanes <= max(most, now.lanes[name]):
             return f"it returned nonsense: {lanes} lanes for {name}; allowed are 1 to {most}"
+    if wanted.read_limit is not None and wanted.read_limit < 1:
+        return f"it returned nonsense: a read limit of {wanted.read_limit} rows"
     return _misplaced(wanted)
 
 

@@ -208,6 +208,11 @@ def test_seeds_show_the_spread_and_the_worst(said, scenario):
     assert "median" in out
 
 
+def test_seeds_may_begin_anywhere(said, scenario):
+    out = said("simulate", scenario, "--seed", 7, "--seeds", 2, "--json")
+    assert [one["seed"] for one in last_line(out)["seeds"]] == [7, 8]
+
+
 def test_seeds_show_the_spread_of_the_sweep(said, scenario):
     scenario.write_text(SCENARIO + SWEEP)
     out = said("simulate", scenario, "--policy", "static", "--seeds", 2, "--json")

@@ -27,6 +27,7 @@ NAMES = (
     "checkpoint",
     "state",
     "rescale",
+    "health",
     "hosts",
 )
 

@@ -45,7 +45,9 @@ PICTURE_S = 0.1
 @click.argument("scenario", metavar="NAME|FILE")
 @click.option("--policy", "policies", metavar="P[,P...]", multiple=True, help="Run these policies; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of all randomness [default: 0].")
-@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Run seeds 0 to N-1 and show the spread.")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), metavar="N", help="Run so many seeds, from --seed on, and show the spread."
+)
 @click.option("--trace", metavar="CSV", help="Let every load follow this trace (timestamp, rows).")
 @click.option("--hours", type=float, metavar="H", help="Simulate for so long.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
@@ -66,8 +68,8 @@ def simulate(
     named = tuple(name for given in policies for name in given.split(","))
     experiment = Experiment(scenario, named, trace, hours, pairs(settings), observe_only)
     if seeds is not None:
-        _refuse_with_seeds(seed=seed is not None, plot=plot, journal=journal, watch=watch)
-        return _simulate_seeds(experiment, seeds, strict, json_too)
+        _refuse_with_seeds(plot=plot, journal=journal, watch=watch)
+        return _simulate_seeds(experiment, range(seed or 0, (seed or 0) + seeds), strict, json_too)
     check_picture(plot)
     done = _simulate_one(experiment, seed or 0, journal, watch)
     show(*_report(done, observe_only))
@@ -167,28 +169,28 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
         yield from parts
 
 
-def _simulate_seeds(experiment: Experiment, seeds: int, strict: bool, json_too: bool) -> int:
+def _simulate_seeds(experiment: Experiment, seeds: range, strict: bool, json_too: bool) -> int:
     from headgate.sim import report
     from headgate.sim.billing_report import spread_of_hosts
     from headgate.sim.simulate import simulate_seeds
 
     scenario = experiment.load()
     results, bars = [], []
-    with progress_bar(scenario.name, seeds) as progress:
+    with progress_bar(scenario.name, len(seeds)) as progress:
         for result, of_seed in simulate_seeds(experiment, seeds):
             results.append(result)
             bars.append(of_seed)
             progress.advance(progress.task_ids[0])
     together = report.by_name(bars)
     worst = [report.worst(of_name) for of_name in together.values()]
-    title = f"{scenario.name}: {scenario.title}; {report.count(seeds, 'seed')}"
+    title = f"{scenario.name}: {scenario.title}; {report.count(len(seeds), 'seed')}"
     show(verbatim(title), "", report.spread_of_satisfaction(results))
     if scenario.terms is not None:
         show("", spread_of_hosts(results))
     if scenario.sweep:
         show("", report.spread_of_sweep(results))
     if together:
-        show("", report.spread_of_bars(together, seeds))
+        show("", report.spread_of_bars(together, len(seeds)))
     if json_too:
         show_json(report.result_of_seeds(scenario, results, worst))
     return _verdict(worst, strict)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from headgate.core.health.records import Remedy, cause_of
-from headgate.core.health.resolving import SCALE_UP
+from headgate.core.health.care import only_lanes
+from headgate.core.health.records import Remedy, cause_of, patient_of
+from headgate.core.health.resolving import SCALE_UP, with_lanes
 from headgate.core.metrics import JobView, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
@@ -24,7 +26,14 @@ def help_for(job: JobView, now: Situation) -> JobAllocation | None:
     if pace_s is not None and has_s and keeps_pace(job) and pace_s < (1 - now.settings.smallest_step) * has_s:
         return dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
     lanes = more_lanes(job, now.settings, bool(now.view.congested))
-    return None if lanes == job.allocation.lanes else job.allocation.with_lanes(lanes)
+    return None if lanes == job.allocation.lanes else _spread(job, lanes, now)
+
+
+def _spread(job: JobView, lanes: Mapping[str, int], now: Situation) -> JobAllocation:
+    """These lanes, with slices by measured load; evenly where lanes are all that may change."""
+    if only_lanes(now.settings):
+        return job.allocation.with_lanes(lanes)
+    return with_lanes(patient_of(job, now.view.hosts, now.view.at_s, now.settings), lanes)
 
 
 def helping(job: JobView, help_: JobAllocation, remedy: Remedy | None) -> Action:

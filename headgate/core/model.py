@@ -114,6 +114,8 @@ class JobAllocation:
     """By operator, the lane of each of its slices; an operator that is not named has them spread evenly."""
     avoided: tuple[str, ...] = ()
     """Hosts that its lanes keep off, as long as there are others; the newest last."""
+    read_limit: int | None = None
+    """Rows that an epoch reads at most from a source, once that was raised; None: as a person has set it."""
 
     def with_lanes(self, lanes: Mapping[str, int]) -> JobAllocation:
         """The same with other lanes; slices of an operator whose lanes change are spread evenly again.
@@ -157,6 +159,8 @@ class OperatorReading:
     """Where each lane runs."""
     slice_rows: tuple[float, ...] | None = None
     """Rows processed, per slice; None for an operator without slices."""
+    slice_lanes: tuple[int, ...] | None = None
+    """The lane of each slice now, where the engine has spread them itself; None where it is as the allocation says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,8 @@ class JobReading:
     """Epochs finished (counter)."""
     held_s: float | None = None
     """Seconds for which its input was held back by any lane (counter); None where lanes never do."""
+    read_limit: int | None = None
+    """Rows that an epoch reads at most from each source; None where there is no such limit."""
 
 
 @dataclass(frozen=True, slots=True)

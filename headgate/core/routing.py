@@ -1,14 +1,23 @@
-"""Slices to lanes: how many slices there are, and which lane processes which in an epoch (ChronoStream, III-D and III-F).
+"""Slices to lanes, and lanes to hosts: which lane processes which slices in an epoch (ChronoStream, III-D and III-F), and where it runs.
 
-The table changes freely between two epochs: another number of lanes is another grouping of the same slices.
+The table changes freely between two epochs: another number of lanes is another grouping of the same slices. Whoever assigns slices
+does it here, be it the engine that has to give every slice a lane on its host, or the health pipeline that answers skew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from headgate.config import StateSettings
+from headgate.core.model import spread_evenly
+
+Places = tuple[int, ...]
+"""The lane of each slice."""
+EVEN_ENOUGH = 1.1
+"""Slices spread by number do if the busiest lane has no more than this many times the mean."""
+LEAST_GAIN = 0.01
+"""A change that brings two lanes less than this share closer is not worth it."""
 
 
 def slice_count(most_cores: int, settings: StateSettings) -> int:
@@ -29,14 +38,151 @@ def slice_of(key_hash: int, slices: int) -> int:
     return key_hash % slices
 
 
-# -- slices to lanes ---------------------------------------------------------------------------------------------------------
+# -- by load -----------------------------------------------------------------------------------------------------------------
+
+
+def lane_loads(loads: Sequence[float], places: Places, lanes: int) -> list[float]:
+    """What each lane has to do.
+
+    >>> lane_loads((1.0, 2.0, 4.0), (0, 1, 0), 2)
+    [5.0, 2.0]
+    """
+    total = [0.0] * lanes
+    for load, lane in zip(loads, places, strict=True):
+        total[lane] += load
+    return total
+
+
+def imbalance(values: Sequence[float]) -> float:
+    """The largest value over the mean; 1 where there is nothing.
+
+    >>> imbalance((1.0, 1.0, 4.0))
+    2.0
+    """
+    mean = sum(values) / len(values) if values else 0.0
+    return max(values) / mean if mean > 0 else 1.0
+
+
+def best_places(loads: Sequence[float], lanes: int) -> Places:
+    """Spread by number if that is even enough, else by load."""
+    even = spread_evenly(len(loads), lanes)
+    if imbalance(lane_loads(loads, even, lanes)) <= EVEN_ENOUGH:
+        return even
+    return rebalanced(loads, even, lanes)
+
+
+def rebalanced(
+    loads: Sequence[float], places: Places, lanes: int, allowed: Sequence[Sequence[int]] | None = None
+) -> Places:
+    """The same slices, some of them moved so that the busiest lane has less to do; as few as it takes.
+
+    `allowed` are the lanes that each slice may have; where slices are tied to lanes, one that cannot give any is passed over.
+
+    >>> rebalanced((5.0, 5.0, 1.0, 1.0), (0, 0, 1, 1), 2)
+    (1, 0, 0, 1)
+    """
+    anywhere = tuple(range(lanes))
+    choices = [anywhere] * len(places) if allowed is None else [tuple(found) for found in allowed]
+    board = _Board(loads, list(places), lane_loads(loads, places, lanes), choices)
+    for _ in range(len(places)):
+        change = board.best_change()
+        if change is None:
+            break
+        for slice_, lane in change:
+            board.put(slice_, lane)
+    return tuple(board.places)
+
+
+_Change = tuple[tuple[int, int], ...]
+"""Slices and the lanes they go to."""
+
+
+@dataclass(slots=True)
+class _Board:
+    """An assignment while it is made better."""
+
+    loads: Sequence[float]
+    places: list[int]
+    totals: list[float]
+    choices: Sequence[Places]
+    """The lanes that each slice may have."""
+    calm: dict[Places, int] = field(default_factory=dict)
+    """Of some lanes, the one that has least to do."""
+
+    def put(self, slice_: int, lane: int) -> None:
+        self.calm.clear()
+        self.totals[self.places[slice_]] -= self.loads[slice_]
+        self.totals[lane] += self.loads[slice_]
+        self.places[slice_] = lane
+
+    def best_change(self) -> _Change | None:
+        """For the busiest lane: a slice moved, or if that is too much, two exchanged; what leaves both lanes closest."""
+        busiest = sorted(range(len(self.totals)), key=lambda lane: (-self.totals[lane], lane))
+        tied = len(set(self.choices)) > 1
+        for lane in busiest if tied else busiest[:1]:
+            for changes in (self._moves(lane), self._swaps(lane)):
+                _, change = min(changes, default=(0.0, ()))
+                if change:
+                    return change
+        return None
+
+    def _moves(self, lane: int) -> Iterator[tuple[float, _Change]]:
+        for slice_ in self._slices(lane):
+            other = self._calmest(self.choices[slice_])
+            gap, load = self.totals[lane] - self.totals[other], self.loads[slice_]
+            if 0 < load < gap * (1 - LEAST_GAIN):
+                yield abs(gap / 2 - load), ((slice_, other),)
+
+    def _swaps(self, lane: int) -> Iterator[tuple[float, _Change]]:
+        """With the lane that has least to do."""
+        other = self._calmest(tuple(range(len(self.totals))))
+        gap = self.totals[lane] - self.totals[other]
+        if gap <= LEAST_GAIN * self.totals[lane]:
+            return
+        back = [slice_ for slice_ in self._slices(other) if lane in self.choices[slice_]]
+        for slice_ in self._slices(lane):
+            if other in self.choices[slice_]:
+                for less, found in ((self.loads[slice_] - self.loads[found], found) for found in back):
+                    if LEAST_GAIN * gap < less < gap * (1 - LEAST_GAIN):
+                        yield abs(gap / 2 - less), ((slice_, other), (found, lane))
+
+    def _slices(self, lane: int) -> list[int]:
+        return [slice_ for slice_, of in enumerate(self.places) if of == lane]
+
+    def _calmest(self, lanes: Places) -> int:
+        if lanes not in self.calm:
+            self.calm[lanes] = min(lanes, key=lambda lane: (self.totals[lane], lane))
+        return self.calm[lanes]
+
+
+# -- on hosts ----------------------------------------------------------------------------------------------------------------
+
+
+def hosts_in_turn(
+    lanes: int, cores: Mapping[str, float], avoided: Sequence[str] = (), first: int = 0
+) -> tuple[str, ...]:
+    """The host of each lane: in turn, by their cores, off those to be avoided as long as there are others.
+
+    `first` says with which host to begin, so that the only lanes of many jobs do not all meet on one.
+
+    >>> hosts_in_turn(3, {"a": 2, "b": 1, "c": 4}, avoided=["c"])
+    ('a', 'b', 'a')
+    """
+    kept = [host for host in sorted(cores) if host not in avoided] or sorted(cores)
+    turn = [kept[(first + number) % len(kept)] for number in range(len(kept))]
+    given, chosen = dict.fromkeys(turn, 0), []
+    for _ in range(lanes if turn else 0):
+        host = min(turn, key=lambda host: ((given[host] + 1) / cores[host], given[host]))
+        given[host] += 1
+        chosen.append(host)
+    return tuple(chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
     """Which lane has each slice, and on which host each lane is."""
 
-    lane_of: tuple[int, ...]
+    lane_of: Places
     host_of: tuple[str, ...]
 
     def slices(self, lane: int) -> tuple[int, ...]:
@@ -45,10 +191,7 @@ class Routing:
 
     def loads(self, weights: Sequence[float]) -> list[float]:
         """What each lane has to do."""
-        loads = [0.0] * len(self.host_of)
-        for slice_, lane in enumerate(self.lane_of):
-            loads[lane] += weights[slice_]
-        return loads
+        return lane_loads(weights, self.lane_of, len(self.host_of))
 
 
 def routed(
@@ -79,8 +222,10 @@ def routed(
     for slice_ in sorted(homeless, key=lambda slice_: (-weights[slice_], slice_)):
         placed[slice_] = min(choices[slice_], key=lambda lane: (loads[lane], lane))
         loads[placed[slice_]] += weights[slice_]
-    _even_out(placed, loads, weights, choices, settings.hot_share)
-    return Routing(tuple(placed), tuple(lane_hosts))
+    now = Routing(tuple(placed), tuple(lane_hosts))
+    even = Routing(rebalanced(weights, now.lane_of, len(lane_hosts), choices), now.host_of)
+    worth = max(even.loads(weights)) < max(now.loads(weights)) * (1 - settings.hot_share)
+    return even if worth else now
 
 
 def _lanes_for(home: str, lane_hosts: Sequence[str]) -> tuple[int, ...]:
@@ -91,45 +236,3 @@ def _lanes_for(home: str, lane_hosts: Sequence[str]) -> tuple[int, ...]:
 def _kept(slice_: int, choices: tuple[int, ...], before: Routing | None) -> int | None:
     lane = None if before is None or slice_ >= len(before.lane_of) else before.lane_of[slice_]
     return lane if lane in choices else None
-
-
-def _even_out(
-    placed: list[int],
-    loads: list[float],
-    weights: Sequence[float],
-    choices: Sequence[tuple[int, ...]],
-    worth: float,
-) -> None:
-    """Move slices from busy lanes to idle ones of the same host, one by one, while a move is worth it."""
-    for _ in range(len(placed)):
-        busiest_first = sorted(range(len(loads)), key=lambda lane: (-loads[lane], lane))
-        moves = (_best_move(lane, placed, loads, weights, choices, worth) for lane in busiest_first)
-        move = next((move for move in moves if move is not None), None)
-        if move is None:
-            return
-        slice_, lane = move
-        loads[placed[slice_]] -= weights[slice_]
-        loads[lane] += weights[slice_]
-        placed[slice_] = lane
-
-
-def _best_move(
-    lane: int,
-    placed: list[int],
-    loads: list[float],
-    weights: Sequence[float],
-    choices: Sequence[tuple[int, ...]],
-    worth: float,
-) -> tuple[int, int] | None:
-    """The move that leaves the busier of both lanes with least; None unless that is less than before by the share `worth`."""
-    found = [
-        (max(loads[lane] - weights[slice_], loads[other] + weights[slice_]), slice_, other)
-        for slice_, of in enumerate(placed)
-        if of == lane and weights[slice_] > 0
-        for other in choices[slice_]
-        if other != lane
-    ]
-    if not found:
-        return None
-    load, slice_, other = min(found)
-    return (slice_, other) if load < loads[lane] * (1 - worth) else None

@@ -185,11 +185,11 @@ def _claim(journal: Journal, wanted: Mapping[str, str]) -> None:
 # -- many seeds ------------------------------------------------------------------------------------------------------------------
 
 
-def simulate_seeds(experiment: Experiment, seeds: int) -> Iterator[tuple[Summary, list[Bar]]]:
-    """Seeds 0, 1, ... side by side, one process per core; results come in order."""
-    jobs = [(experiment, seed) for seed in range(seeds)]
+def simulate_seeds(experiment: Experiment, seeds: Sequence[int]) -> Iterator[tuple[Summary, list[Bar]]]:
+    """Seeds side by side, one process per core; results come in order."""
+    jobs = [(experiment, seed) for seed in seeds]
     # A pool, because leaving it ends the processes at once, also those in the middle of their work.
-    with Pool(min(seeds, os.cpu_count() or 1), _quietly) as pool:
+    with Pool(min(len(seeds), os.cpu_count() or 1), _quietly) as pool:
         yield from pool.imap(_one_seed, jobs)
 
 

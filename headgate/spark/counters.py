@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from headgate.core.latency import Latency, merge
 from headgate.core.model import OUTSIDE, Graph, JobAllocation, JobReading, OperatorReading
 
+Slices = tuple[tuple[float, ...], tuple[int, ...]]
+"""Rows of each slice of a keyed operator so far, and its lane."""
+
 MOST_UNREAD = 10_000
 """Epochs that are remembered if nobody reads."""
 
@@ -118,7 +121,9 @@ class Counters:
                     for lane, host in by_lane.items():
                         known[lane % len(known)] = host
 
-    def reading(self, now_s: float, arrived: Mapping[str, float | None]) -> JobReading:
+    def reading(
+        self, now_s: float, arrived: Mapping[str, float | None], slices: Mapping[str, Slices] | None = None
+    ) -> JobReading:
         """Everything at one moment; latency since the reading before. A source that cannot tell counts as read to the end."""
         with self._lock:
             processed = {source: self.processed(source) for source in self.graph.sources}
@@ -127,7 +132,7 @@ class Counters:
             in_flight_s = now_s - self._started_s if self._started_s is not None else 0.0
             return JobReading(
                 version=self.version,
-                operators={name: self._operator(name) for name in self.graph.operators},
+                operators={name: self._operator(name, (slices or {}).get(name)) for name in self.graph.operators},
                 arrived=known,
                 backlog=sum(known[source] - processed[source] for source in processed),
                 latency=latency,
@@ -135,7 +140,7 @@ class Counters:
                 epochs=self.epochs,
             )
 
-    def _operator(self, name: str) -> OperatorReading:
+    def _operator(self, name: str, slices: Slices | None) -> OperatorReading:
         inputs = self.graph.operators[name].inputs
         processed = {parent: self._sent.get(parent, 0.0) for parent in inputs} or {OUTSIDE: self.processed(name)}
         sent = dict.fromkeys(self.graph.children[name], self._sent.get(name, 0.0))
@@ -147,6 +152,8 @@ class Counters:
             tuple(busy),
             lane_rows=tuple(rows) if rows else None,
             hosts=tuple(hosts) if hosts and all(hosts) else None,
+            slice_rows=None if slices is None else slices[0],
+            slice_lanes=None if slices is None else slices[1],
         )
 
     def _lanes_of(self, name: str) -> int:

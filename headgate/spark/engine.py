@@ -16,9 +16,12 @@ from headgate.core.quantities import did_you_mean
 from headgate.errors import EngineError, InputError
 from headgate.ports import JobPhase, JobState
 from headgate.spark import session
+from headgate.spark.counters import Slices
 from headgate.spark.hosts import Hosts
 from headgate.spark.job import RunningJob
 from headgate.spark.metering import Gateway, TaskRecords
+from headgate.spark.places import Places
+from headgate.spark.plan import Cluster
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Topology
 
@@ -52,6 +55,7 @@ class SparkEngine:
         self._records = TaskRecords(spark)
         self._gateway = Gateway(spark)
         self._hosts = Hosts(self._records, embedded)
+        self._places = None if embedded else Places(spark)
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="headgate-supervisor", daemon=True)
         self._supervisor.start()
@@ -73,9 +77,11 @@ class SparkEngine:
             gone = [name for name in action.changes if name not in self._jobs]
             if gone:
                 return Outcome(False, f"{', '.join(gone)} does not run any more")
-            beyond = _beyond(action)
-            if beyond:
-                return Outcome(False, beyond)
+            for name, allocation in action.changes.items():
+                job = self._jobs[name]
+                beyond = _beyond(job.allocation, allocation, job.slices(), set(self._hosts.cores()))
+                if beyond:
+                    return Outcome(False, f'job "{name}": {beyond}')
             for name, allocation in action.changes.items():
                 self._jobs[name].set_allocation(allocation)
         return Outcome(True)
@@ -124,8 +130,12 @@ class SparkEngine:
             first = topology.allocation(self._settings.first_pace_s)
             job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
             job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
+            job.cluster = self._cluster(len(self._jobs))
             self._jobs[topology.name] = job
             return job
+
+    def _cluster(self, first: int) -> Callable[[], Cluster]:
+        return lambda: Cluster(self._hosts.cores(), self._places, first)
 
     def _start(self, job: RunningJob) -> None:
         try:
@@ -180,7 +190,7 @@ class SparkEngine:
     def states(self) -> Mapping[str, JobState]:
         with self._lock:
             return {
-                name: JobState(job.phase, job.reason, job.topology.share, job.read_limit, job.since_s)
+                name: JobState(job.phase, job.reason, job.topology.share, job.most_rows, job.since_s)
                 for name, job in self._jobs.items()
             }
 
@@ -251,12 +261,18 @@ class SparkEngine:
             job.enter(JobPhase.RUNNING)
 
 
-def _beyond(action: Action) -> str:
-    """What cannot be done on Spark (yet), in a sentence; empty if all can. The health pipeline then tries something else."""
-    if any(change.avoided for change in action.changes.values()):
-        return "lanes run where Spark puts them: they cannot be moved off a host"
-    if any(change.slices for change in action.changes.values()):
-        return "no operator has slices that could be re-assigned"
+def _beyond(has: JobAllocation, wanted: JobAllocation, slices: Mapping[str, Slices], hosts: set[str]) -> str:
+    """What cannot be done on Spark, in a sentence; empty if all can. The health pipeline then tries something else."""
+    if wanted.avoided != has.avoided and not hosts - set(wanted.avoided):
+        return f"there is no host besides {', '.join(wanted.avoided)} that its lanes could run on"
+    for name, lanes in wanted.slices.items():
+        known = slices.get(name)
+        if known is None:
+            return f'operator "{name}" has no slices that could be re-assigned, or has not run yet'
+        if len(lanes) != len(known[0]):
+            return f'operator "{name}" has {len(known[0])} slices, not {len(lanes)}'
+        if not all(0 <= lane < wanted.lanes.get(name, 1) for lane in lanes):
+            return f'operator "{name}": slices on lanes that it does not have'
     return ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from headgate.core.model import HostReading
@@ -16,6 +17,8 @@ from headgate.spark.metering import TaskRecords
 
 LOOK_S = 0.2
 EMBEDDED = "localhost"
+KNOWN_S = 5.0
+"""How long it is taken for granted which hosts there are: an epoch must not ask each time."""
 
 
 class Hosts:
@@ -27,21 +30,34 @@ class Hosts:
         self._before: dict[str, float] = {}
         self._read_s = time.time()
         self._runnable = _Runnable() if embedded else None
+        self._cores: Mapping[str, float] = {}
+        self._asked_s = -KNOWN_S
 
     def readings(self) -> tuple[HostReading, ...]:
         if self._runnable is not None:
             return (HostReading(EMBEDDED, float(os.cpu_count() or 1), self._runnable.mean()),)
         now_s, elapsed_s = time.time(), max(0.001, time.time() - self._read_s)
-        cores: dict[str, float] = {}
-        spent: dict[str, float] = {}
-        for host, count, task_s in self._records.hosts():
-            cores[host] = cores.get(host, 0.0) + count
-            spent[host] = spent.get(host, 0.0) + task_s
+        cores, spent = self._executors()
         found = tuple(
             HostReading(host, cores[host], _grown(spent[host], self._before.get(host), elapsed_s)) for host in cores
         )
         self._before, self._read_s = spent, now_s
         return found
+
+    def cores(self) -> Mapping[str, float]:
+        """Cores of every host that runs tasks; there is nothing to choose from on the embedded Spark."""
+        if self._runnable is None and time.monotonic() - self._asked_s >= KNOWN_S:
+            self._cores, self._asked_s = self._executors()[0], time.monotonic()
+        return self._cores
+
+    def _executors(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Cores and task seconds of every host, all its executors together."""
+        cores: dict[str, float] = {}
+        spent: dict[str, float] = {}
+        for host, count, task_s in self._records.hosts():
+            cores[host] = cores.get(host, 0.0) + count
+            spent[host] = spent.get(host, 0.0) + task_s
+        return cores, spent
 
     def close(self) -> None:
         if self._runnable is not None:

@@ -12,9 +12,9 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from headgate.core.model import Graph, Job, JobAllocation, JobReading
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
-from headgate.spark.counters import Done, start_of
+from headgate.spark.counters import Done, Slices, start_of
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
@@ -42,12 +42,8 @@ if TYPE_CHECKING:
 PROGRESS = "progress.json"
 LOOK_S = 0.02
 """How often a stop looks whether the query has come to rest."""
-
-
 SLOWER = 1.1
 """From one epoch to the next, Spark's own part is believed to have become longer by this factor at most."""
-
-
 ALIKE = 1.5
 """Epochs that differ by no more than this factor count as alike."""
 LEAST_ROWS = 10
@@ -101,6 +97,8 @@ class RunningJob:
         self._gateway = gateway
         self._settings = settings
         self._keyed: KeyedStates | None = None
+        self.cluster: Callable[[], plan.Cluster] = lambda: plan.ONE_HOST
+        """The hosts that there are when an epoch begins."""
         self._allocation = allocation
         self._version = round(time.time() * 1000)
         self._counters = start_of(self.graph, allocation, self._version, {})
@@ -234,7 +232,7 @@ class RunningJob:
         """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
         empty = self._spark.createDataFrame([], stream.schema)
         epoch = plan.build(
-            self.topology, self.graph, empty, plan.DRY, self._allocation.lanes, self._gateway, keyed=self._keyed
+            self.topology, self.graph, empty, plan.DRY, self._allocation, self._gateway, keyed=self._keyed
         )
         self._shape = plan.shape(self.topology, self.graph, epoch)
         plan.release(epoch)
@@ -261,14 +259,20 @@ class RunningJob:
         self._wake.set()
 
     def set_read_limit(self, rows: int | None) -> None:
-        """From the next epoch on."""
+        """From the next epoch on; what a person sets goes before what the job was given."""
         self.read_limit = rows
+        self._allocation = replace(self._allocation, read_limit=None)
         self._pull_levers()
+
+    @property
+    def most_rows(self) -> int | None:
+        """Its read limit now."""
+        return self.read_limit if self._allocation.read_limit is None else self._allocation.read_limit
 
     def _pull_levers(self) -> None:
         for name in self.graph.sources:
             lanes, rows = self._allocation.lanes.get(name, 1), self._rows.get(name, self._settings.first_rows)
-            most = rows if self.read_limit is None else min(rows, self.read_limit)
+            most = rows if self.most_rows is None else min(rows, self.most_rows)
             levers.write(self._place_of(name), Levers(lanes, most))
 
     def _limit_rows(self, sent: Mapping[str, int], took_s: float) -> None:
@@ -323,12 +327,13 @@ class RunningJob:
                 self.graph,
                 batch,
                 number,
-                allocation.lanes,
+                allocation,
                 self._gateway,
                 tag,
                 self._shape,
                 self._observing(),
                 self._keyed,
+                self.cluster(),
             )
             try:
                 plan.run(self.topology, self.graph, epoch)
@@ -432,7 +437,12 @@ class RunningJob:
         """Every counter at this moment."""
         self._add_busy(records)
         arrived = {name: self._arrived(name) for name in self.graph.sources}
-        return self._counters.reading(time.time(), arrived)
+        return replace(self._counters.reading(time.time(), arrived, self.slices()), read_limit=self.most_rows)
+
+    def slices(self) -> Mapping[str, Slices]:
+        """Of keyed operators that have run."""
+        keyed = self._keyed
+        return {} if keyed is None else keyed.slices()
 
     def _arrived(self, source: str) -> float | None:
         try:

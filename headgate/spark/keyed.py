@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ import pyarrow as pa
 from headgate.config import StateSettings
 from headgate.core.routing import Routing, routed, slice_count
 from headgate.errors import EngineError, StateError
+from headgate.spark.counters import Slices
 from headgate.spark.keyed_lanes import LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.labels import labels
 from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, partial_schema
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+    from headgate.spark.places import Places
+
 HERE = "here"
 """All lanes of the embedded Spark are on one host."""
-REMEMBERED = 0.8
-"""Share of a slice's load that is remembered from one epoch to the next."""
 _CLOCK = "clock.json"
 
 
@@ -55,6 +57,18 @@ class Clock:
 
 
 NEVER = Clock(-1, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where an operator's slices and lanes are to be in an epoch."""
+
+    lanes: int
+    slices: tuple[int, ...] | None = None
+    """The lane of each slice; None: evenly."""
+    hosts: tuple[str, ...] = ()
+    """The host of each lane; empty: wherever Spark likes."""
+    places: Places | None = None
 
 
 class KeyedStates:
@@ -79,12 +93,16 @@ class KeyedStates:
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
-    def rows(self, node: Node, rows: DataFrame, lanes: int, epoch: int) -> DataFrame:
+    def rows(self, node: Node, rows: DataFrame, epoch: int, placed: Placed) -> DataFrame:
         """What the operator puts out in this epoch."""
         state = self._states[node.name]
-        self._lanes[node.name] = lanes
+        self._lanes[node.name] = placed.lanes
         state.begin(epoch)
-        return state.rows(rows, lanes, epoch, self._reports)
+        return state.rows(rows, placed, epoch, self._reports)
+
+    def slices(self) -> dict[str, Slices]:
+        """Rows of each slice so far, and its lane; of operators that have run."""
+        return {name: state.slices for name, state in self._states.items() if state.slices is not None}
 
     def missing(self, epoch: int) -> list[str]:
         """Operators that not all lanes of have run: whoever read from them did not want all rows."""
@@ -120,15 +138,19 @@ class KeyedState:
     life: Life | None = None
     clock: Clock = NEVER
     routing: Routing | None = None
-    loads: list[float] = field(default_factory=list)
+    slices: Slices | None = None
+    """Rows of each slice so far, and its lane; None before the first epoch."""
+    _begun: bool = False
+    _assigned: bool = False
+    """Whether the controller has said which lane each slice has."""
     committed: tuple[DeltaFile, ...] | None = None
     upkeep: Background | None = None
     combining: bool = False
     """Whether rows are combined by key before the exchange."""
     _tables: dict[bool, Table] = field(default_factory=dict)
     """Of the routing now, by whether rows are combined."""
-    _since: int = 0
-    """Epochs since slices were last shared out."""
+    _combined: int = 0
+    """Epochs in a row in which they were."""
 
     @property
     def place(self) -> Path:
@@ -175,14 +197,14 @@ class KeyedState:
 
     def begin(self, epoch: int) -> None:
         """Begin the state's life with this epoch, or go on with it."""
-        if self.loads:
+        if self._begun:
             return
         assert self.checkpoint is not None
         if self.life is None:
             most = self.node.max_lanes or self.cores
             self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
         self._go_on(self.checkpoint, self.life, epoch)
-        self.loads = [1.0] * self.life.slices
+        self._begun = True
 
     def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
         epochs = checkpoint.epochs()
@@ -208,14 +230,14 @@ class KeyedState:
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
-    def rows(self, rows: DataFrame, lanes: int, epoch: int, reports: Any) -> DataFrame:
+    def rows(self, rows: DataFrame, placed: Placed, epoch: int, reports: Any) -> DataFrame:
         """The rows in their lanes, through the processor."""
         assert self.operator is not None and self.life is not None
-        routing = self._routed(lanes, self.life.slices)
+        routing = self._routed(placed, self.life.slices)
         if self.combining:
             rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
-        table = self._table_for(rows, routing, self.life.slices)
-        laned = rows.select(*table.columns).repartition(lanes, LABEL)
+        table = self._table_for(rows, routing, self.life.slices, placed.places)
+        laned = rows.select(*table.columns).repartition(placed.lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
         return table.beside(laned).mapInArrow(lane, self.schema)
 
@@ -232,24 +254,26 @@ class KeyedState:
             settings=self.settings,
         )
 
-    def _routed(self, lanes: int, slices: int) -> Routing:
-        """Slices stay where they are, unless there are other lanes or it is time to look whether one is hot."""
-        before = self.routing
-        same = before is not None and len(before.host_of) == lanes and len(before.lane_of) == slices
-        if before is not None and same and self._since < self.settings.balance_epochs:
-            return before
-        self._since = 0
-        loads = self.loads or [1.0] * slices
-        kept = before if before is not None and len(before.lane_of) == slices else None
-        self.routing = routed(loads, [HERE] * slices, [HERE] * lanes, self.settings, kept)
+    def _routed(self, placed: Placed, slices: int) -> Routing:
+        """As the controller assigned them; else evenly, and they stay where they are while there are as many lanes."""
+        hosts = placed.hosts or (HERE,) * placed.lanes
+        assigned = placed.slices is not None and len(placed.slices) == slices
+        before = None if self._assigned else self.routing
+        if assigned and placed.slices is not None:
+            self.routing = Routing(placed.slices, hosts)
+        elif before is None or len(before.host_of) != placed.lanes:
+            even = routed([1.0] * slices, [HERE] * slices, [HERE] * placed.lanes, self.settings, before)
+            self.routing = replace(even, host_of=hosts)
+        else:
+            self.routing = replace(before, host_of=hosts)
+        self._assigned = assigned
         return self.routing
 
-    def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
+    def _table_for(self, rows: DataFrame, routing: Routing, slices: int, places: Places | None) -> Table:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
         if self.combining not in self._tables:
-            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices)
-            self._tables[self.combining].marks.persist()
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, places)
         return self._tables[self.combining]
 
     def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
@@ -260,8 +284,7 @@ class KeyedState:
             self._set_clock(epoch, [one.latest_ms for one in told if one.latest_ms is not None])
         self.checkpoint.commit(epoch, files)
         self.committed = files
-        self._since += 1
-        self._weigh(told)
+        self._add_rows(told, self.life.slices)
         self.combining = self._worth_combining(told)
         if self.upkeep is None:
             upkeep = Upkeep(self.checkpoint, self.life, self.settings, self.place / "scratch")
@@ -277,19 +300,23 @@ class KeyedState:
         self.checkpoint.location.write(_CLOCK, msgspec.json.encode(self.clock))
 
     def _worth_combining(self, told: Sequence[Told]) -> bool:
-        """Whether many rows meet by key; looked at again whenever slices are shared out, in an epoch without."""
+        """Whether many rows meet by key; looked at again every so often, in an epoch without."""
         assert self.operator is not None
         if not isinstance(self.operator.processor, Aggregate) or self.keyed.time is not None:
             return False
         if self.combining:
-            return self._since < self.settings.balance_epochs
+            self._combined += 1
+            return self._combined < self.settings.combine_epochs
+        self._combined = 0
         rows, keys = sum(one.report.rows for one in told), sum(one.report.changed for one in told)
         return rows >= self.settings.combine_ratio * max(1, keys)
 
-    def _weigh(self, told: Sequence[Told]) -> None:
-        for one in told:
-            for slice_, rows in one.report.slice_rows.items():
-                self.loads[slice_] = REMEMBERED * self.loads[slice_] + (1 - REMEMBERED) * rows
+    def _add_rows(self, told: Sequence[Told], slices: int) -> None:
+        assert self.routing is not None
+        rows = list(self.slices[0]) if self.slices is not None else [0.0] * slices
+        for slice_, count in (found for one in told for found in one.report.slice_rows.items()):
+            rows[slice_] += count
+        self.slices = tuple(rows), self.routing.lane_of
 
 
 # -- routing table -----------------------------------------------------------------------------------------------------------
@@ -308,13 +335,13 @@ class Table:
     """The same columns of an input row, with its slice and its label."""
 
     @staticmethod
-    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int) -> Table:
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, places: Places | None) -> Table:
         from pyspark.sql import functions as F
 
         lanes = len(routing.host_of)
         names = labels(lanes)
         each = [(names[lane], -1 - lane) for lane in range(lanes)]
-        marks = rows.sparkSession.createDataFrame(each, f"{LABEL} int, {SLICE} int").repartition(lanes, LABEL)
+        marks = _marks(rows.sparkSession, each, routing.host_of, places)
         own = [one for one in rows.schema.fields if one.name != SLICE]
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
         hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
@@ -329,36 +356,14 @@ class Table:
         return self.rows.union(rows)
 
 
-@lru_cache
-def labels(lanes: int) -> tuple[int, ...]:
-    """For each lane the smallest number that Spark's hash partitioning sends to it.
-
-    >>> labels(3)
-    (0, 1, 11)
-    """
-    found: dict[int, int] = {}
-    label = 0
-    while len(found) < lanes:
-        found.setdefault(_murmur3(label) % lanes, label)
-        label += 1
-    return tuple(found[lane] for lane in range(lanes))
-
-
-def _murmur3(number: int, seed: int = 42) -> int:
-    """Spark's `hash` of an int."""
-    mixed = seed ^ (_rotated(number * 0xCC9E2D51 & _ALL, 15) * 0x1B873593 & _ALL)
-    mixed = (_rotated(mixed, 13) * 5 + 0xE6546B64 & _ALL) ^ 4
-    mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B & _ALL
-    mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35 & _ALL
-    mixed ^= mixed >> 16
-    return mixed - (1 << 32) if mixed >> 31 else mixed
-
-
-_ALL = 0xFFFFFFFF
-
-
-def _rotated(word: int, bits: int) -> int:
-    return (word << bits | word >> (32 - bits)) & _ALL
+def _marks(
+    spark: SparkSession, each: Sequence[tuple[int, int]], hosts: Sequence[str], places: Places | None
+) -> DataFrame:
+    """On their hosts; or, where Spark may choose, cached wherever they are made first."""
+    schema = f"{LABEL} int, {SLICE} int"
+    if places is not None:
+        return places.marks(spark, schema, each, hosts)
+    return spark.createDataFrame(each, schema).repartition(len(each), LABEL).persist()
 
 
 # -- what the rows look like -------------------------------------------------------------------------------------------------

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headgate.core.model import Graph
+from headgate.core.model import Graph, JobAllocation
+from headgate.core.routing import hosts_in_turn
 from headgate.errors import EngineError
 from headgate.spark import metering
-from headgate.spark.keyed import KeyedStates
+from headgate.spark.keyed import KeyedStates, Placed
 from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import SCANNED, Gateway, Observed
+from headgate.spark.places import Places
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Kind, Node, Topology, reads_once
 
@@ -82,6 +84,25 @@ class Observing(Enum):
     NONE = "none"
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The hosts that lanes may run on."""
+
+    cores: Mapping[str, float] = field(default_factory=dict)
+    places: Places | None = None
+    first: int = 0
+    """Which of them the lanes of this job begin with."""
+
+    def hosts(self, lanes: int, avoided: tuple[str, ...]) -> tuple[str, ...]:
+        """The host of each lane; empty where there is no choice, or Spark has it."""
+        if self.places is None or len(self.cores) < 2:
+            return ()
+        return hosts_in_turn(lanes, self.cores, avoided, self.first)
+
+
+ONE_HOST = Cluster()
+
+
 @dataclass(slots=True)
 class Epoch:
     """One epoch while it is put together and run."""
@@ -89,11 +110,12 @@ class Epoch:
     number: int
     tag: str
     """Marks the Spark jobs of this epoch."""
-    lanes: Mapping[str, int]
+    allocation: JobAllocation
     shape: Shape
     observing: Observing
     gateway: Gateway
     keyed: KeyedStates | None = None
+    cluster: Cluster = ONE_HOST
     frames: dict[str, Frame] = field(default_factory=dict)
     meters: dict[str, int] = field(default_factory=dict)
     """The number of each operator's meter."""
@@ -103,6 +125,11 @@ class Epoch:
     """The stages that each sink's action is expected to have."""
     finished_s: dict[str, float] = field(default_factory=dict)
     """When each sink was done."""
+
+    def placed(self, node: Node, lanes: int) -> Placed:
+        """Where the slices and lanes of an operator are to be."""
+        hosts = self.cluster.hosts(lanes, self.allocation.avoided)
+        return Placed(lanes, self.allocation.slices.get(node.name), hosts, self.cluster.places if hosts else None)
 
 
 def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -131,15 +158,17 @@ def build(
     graph: Graph,
     batch: DataFrame,
     number: int,
-    lanes: Mapping[str, int],
+    allocation: JobAllocation,
     gateway: Gateway,
     tag: str = "headgate",
     shape: Shape = UNKNOWN,
     observing: Observing = Observing.ALL,
     keyed: KeyedStates | None = None,
+    cluster: Cluster = ONE_HOST,
 ) -> Epoch:
     """Every operator's rows for this epoch; nothing runs yet. The epoch `DRY` never will."""
-    epoch = Epoch(number, tag, lanes, shape, observing, gateway, keyed)
+    epoch = Epoch(number, tag, allocation, shape, observing, gateway, keyed, cluster)
+    batch = _on_hosts(batch, epoch)
     whole = _sources_of(batch, graph, epoch)
     for name in graph.operators:
         node = topology.nodes[name]
@@ -206,6 +235,14 @@ def release(epoch: Epoch) -> None:
 # -- operators -------------------------------------------------------------------------------------------------------------------
 
 
+def _on_hosts(batch: DataFrame, epoch: Epoch) -> DataFrame:
+    """The batch, with each of its partitions on the host of its lane."""
+    hosts = () if epoch.number == DRY else epoch.cluster.hosts(partitions_of(batch), epoch.allocation.avoided)
+    if not hosts or epoch.cluster.places is None:
+        return batch
+    return epoch.cluster.places.source(batch, hosts)
+
+
 def _sources_of(batch: DataFrame, graph: Graph, epoch: Epoch) -> DataFrame:
     """The batch; kept if several sources are cut out of it."""
     if len(graph.sources) == 1:
@@ -265,22 +302,26 @@ def _transformed(node: Node, inputs: list[Frame]) -> DataFrame:
 
 def _in_lanes(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     """The rows in as many partitions as the operator has lanes; as they are if it has none of its own, or as many already."""
-    lanes = epoch.lanes.get(node.name)
+    lanes = epoch.allocation.lanes.get(node.name)
     if lanes is None:
         return frame
     if not node.by and frame.partitions == lanes:
         return Frame(frame.rows, frame.before, ((node.name, lanes),))
-    rows = frame.rows.repartition(lanes, *node.by)
+    placed = epoch.placed(node, lanes)
+    if placed.places is not None:
+        rows = placed.places.in_lanes(frame.rows, node.by, placed.hosts, ordered=not frame.before)
+    else:
+        rows = frame.rows.repartition(lanes, *node.by)
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
 
 
 def _keyed(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     assert epoch.keyed is not None
-    lanes = epoch.lanes.get(node.name) or node.lanes or 1
+    lanes = epoch.allocation.lanes.get(node.name) or node.lanes or 1
     if epoch.number == DRY:
         rows = frame.rows.repartition(lanes).mapInArrow(lambda batches: batches, epoch.keyed.declare(node, frame.rows))
     else:
-        rows = epoch.keyed.rows(node, frame.rows, lanes, epoch.number)
+        rows = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.placed(node, lanes))
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
 
 

@@ -123,6 +123,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (home / "pools.xml").as_uri(),
         "spark.sql.streaming.pollingDelay": f"{round(settings.poll_s * 1000)}ms",
+        "spark.locality.wait.node": f"{round(settings.place_wait_s * 1000)}ms",
         **_ALWAYS,
     }
 
@@ -147,6 +148,8 @@ _ALWAYS = {
     "spark.sql.adaptive.enabled": "false",
     # The routing table and the rows of keyed operators have the same partitions; side by side, they keep them.
     "spark.sql.unionOutputPartitioning": "true",
+    # Otherwise the lanes of an exchange would all crowd where a source with few lanes has written its rows.
+    "spark.shuffle.reduceLocality.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.numRecentProgressUpdates": "3",
     "spark.sql.ui.retainedExecutions": "20",

@@ -48,6 +48,8 @@ class Lanes:
     max_lanes: int | None = None
     epochs_s: float | None = None
     """Share of the time spent in epochs, of one second each; None for an engine without."""
+    read_limit: int | None = None
+    slice_lanes: tuple[int, ...] | None = None
     intent: Intent = field(default_factory=lambda: Intent(policy="provision"))
 
     @property
@@ -72,6 +74,7 @@ class Lanes:
             held_s=None if self.held is None else _times(self.held, at_s),
             hosts=self.hosts or tuple(f"host-{1 + lane % len(HOSTS)}" for lane in range(len(self.rows))),
             slice_rows=None if self.slices is None else _times(self.slices, at_s),
+            slice_lanes=self.slice_lanes,
         )  # fmt: skip
         arrived = sent if self.arrived is None else self.arrived * at_s
         return JobReading(
@@ -83,6 +86,7 @@ class Lanes:
             in_epochs_s=None if self.epochs_s is None else self.epochs_s * at_s,
             epochs=None if self.epochs_s is None else int(at_s),
             held_s=None if self.job_held is None else self.job_held * at_s,
+            read_limit=self.read_limit,
         )
 
 

@@ -28,8 +28,8 @@ from headgate.core.health.records import (
     cause_of,
 )
 from headgate.core.health.resolving import MoveLanes, ReassignSlices, ScaleDown, ScaleSource, ScaleUp
-from headgate.core.health.slices import lane_loads
 from headgate.core.intents import Intent
+from headgate.core.routing import lane_loads
 from headgate.errors import IntentError
 from tests.core.builders import LAW
 from tests.core.patients import Lanes, looked_at, one_hot, one_slow, patient, too_few
@@ -245,6 +245,14 @@ def test_slices_move_from_the_hot_lane_to_the_others() -> None:
     assert max(lane_loads(hot.slices or (), places, 4)) == pytest.approx(150)
 
 
+def test_slices_that_the_engine_has_spread_itself_move_from_where_they_are() -> None:
+    hot = Lanes(
+        (100.0, 300.0), (0.3, 1.0), None, None, None, epochs_s=1.0, arrived=500.0, source_busy=0.1,
+        slices=(50.0, 50.0, 150.0, 150.0), slice_lanes=(0, 0, 1, 1),
+    )  # fmt: skip
+    assert remedied(ReassignSlices(), hot).what.startswith("2 of work's 4 slices to other lanes")
+
+
 def test_one_key_that_fills_a_lane_alone_is_told_to_a_person() -> None:
     hot = Lanes(
         (10.0, 10.0, 100.0), (0.1, 0.1, 1.0), (0.0, 0.0, 9000.0), (0.0, 0.0, 0.3), 0.3,
@@ -278,6 +286,28 @@ def test_source_never_gets_more_lanes_than_partitions_and_then_says_so() -> None
 def test_source_that_waits_for_rows_gets_no_lanes_but_an_alert() -> None:
     answer = resolved(ScaleSource(500.0), source_at(200.0, busy=0.1))
     assert isinstance(answer, Alert) and "not enough input" in answer.text
+
+
+def limited(limit: int | None) -> Lanes:
+    """Epochs of a second each, 200 of 1,000 rows that arrive in it are read, and lanes have time to spare."""
+    return Lanes(
+        (100.0, 100.0), (0.1, 0.1), None, None, None, source_busy=0.1, arrived=1000.0, epochs_s=0.2, read_limit=limit
+    )
+
+
+def test_source_that_reads_up_to_its_limit_gets_a_higher_one_at_most_four_times_as_high() -> None:
+    exact = Settings(source_headroom=0.0)
+    remedy = remedied(ScaleSource(500.0), limited(200), exact)
+    assert (remedy.allocation.read_limit, remedy.what) == (500, "read limit 200 → 500 rows")
+    assert remedy.allocation.lanes == {"in": 1, "work": 2}
+    assert remedied(ScaleSource(50_000.0), limited(200), exact).allocation.read_limit == 800
+
+
+def test_read_limit_holds_back_the_input_and_no_lane_does() -> None:
+    assert [d.kind for d in diagnosed(limited(200))] == []
+    assert [d.kind for d in diagnosed(limited(1_000_000))] == [TOO_FEW_LANES]
+    diagnoses = looked_at(patient(limited(200)), Throughput(500.0))[2]
+    assert [diagnosis.kind for diagnosis in diagnoses] == [TOO_LITTLE_INPUT]
 
 
 # -- chains of causes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.health.outliers import above, below, imbalance, ratio
+from headgate.core.health.outliers import above, below, ratio
 from tests.core.builders import LAW
 
 ALIKE, CUT = 0.25, 3.5
@@ -74,8 +74,3 @@ def test_lane_that_has_more_than_nothing_is_above_those_that_have_none() -> None
 def test_ratio_is_of_the_means() -> None:
     assert ratio((1.0, 1.0, 4.0, 6.0), (2, 3)) == 5.0
     assert ratio((1.0, 1.0), ()) == 1.0
-
-
-def test_imbalance_is_the_largest_over_the_mean() -> None:
-    assert imbalance((1.0, 1.0, 2.0, 0.0)) == 2.0
-    assert imbalance(()) == imbalance((0.0,)) == 1.0

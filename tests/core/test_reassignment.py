@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.health.outliers import imbalance
-from headgate.core.health.slices import best_places, lane_loads, rebalanced
 from headgate.core.model import JobAllocation, spread_evenly
+from headgate.core.routing import best_places, imbalance, lane_loads, rebalanced
 from tests.core.builders import LAW
 
 LOADS = st.lists(st.floats(0, 1000), min_size=1, max_size=64)
@@ -51,6 +50,11 @@ def test_slices_that_are_spread_well_stay_where_they_are() -> None:
 def test_a_hot_slice_gets_a_lane_of_its_own() -> None:
     places = rebalanced([10.0, 1.0, 1.0, 1.0, 1.0, 1.0], (0, 0, 0, 1, 1, 1), 2)
     assert places.count(places[0]) == 1
+
+
+def test_imbalance_is_the_largest_over_the_mean() -> None:
+    assert imbalance((1.0, 1.0, 2.0, 0.0)) == 2.0
+    assert imbalance(()) == imbalance((0.0,)) == 1.0
 
 
 def test_slices_of_an_operator_whose_lanes_change_are_spread_evenly_again() -> None:

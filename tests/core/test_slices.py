@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
-from headgate.core.routing import routed, slice_of
+from headgate.core.routing import hosts_in_turn, routed, slice_of
 from headgate.core.slices import (
     Act,
     Action,
@@ -208,6 +208,12 @@ def test_a_lane_more_takes_its_share_and_no_other_slice_moves():
     assert {after.lane_of[slice_] for slice_ in moved} == {3}
 
 
+def test_many_small_slices_of_one_lane_are_shared_with_those_that_come():
+    before = routed([1.0] * 64, ["a"] * 64, ["a"], SETTINGS)
+    after = routed([1.0] * 64, ["a"] * 64, ["a"] * 4, SETTINGS, before)
+    assert after.loads([1.0] * 64) == [16.0] * 4
+
+
 lane_hosts = st.lists(st.sampled_from(HOSTS), min_size=1, max_size=8)
 
 
@@ -240,3 +246,34 @@ def test_settings_may_make_every_gain_worth_a_move():
     before = routed([1.0] * 4, ["a"] * 4, ["a"] * 2, SETTINGS)
     loads = routed(weights, ["a"] * 4, ["a"] * 2, eager, before).loads(weights)
     assert max(loads) == pytest.approx(2.2)
+
+
+# -- hosts of lanes
+
+
+CORES = {"a": 2.0, "b": 2.0, "c": 4.0}
+
+
+def test_lanes_go_round_the_hosts_by_their_cores():
+    assert Counter(hosts_in_turn(8, CORES)) == {"a": 2, "b": 2, "c": 4}
+    assert hosts_in_turn(3, {}) == ()
+
+
+def test_lanes_keep_off_a_host_as_long_as_there_are_others():
+    assert set(hosts_in_turn(8, CORES, avoided=["b"])) == {"a", "c"}
+    assert set(hosts_in_turn(8, CORES, avoided=["a", "b", "c"])) == {"a", "b", "c"}
+
+
+def test_only_lanes_of_several_jobs_begin_on_different_hosts():
+    even = {"a": 2.0, "b": 2.0, "c": 2.0}
+    assert [hosts_in_turn(1, even, first=number) for number in range(4)] == [("a",), ("b",), ("c",), ("a",)]
+
+
+@given(st.integers(0, 40), st.lists(st.sampled_from(HOSTS), max_size=3), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_every_lane_has_a_host_and_none_has_two_more_than_its_share(lanes, avoided, first):
+    cores = dict.fromkeys(HOSTS, 2.0)
+    found = hosts_in_turn(lanes, cores, avoided, first)
+    allowed = set(HOSTS) - set(avoided) or set(HOSTS)
+    assert len(found) == lanes and set(found) <= allowed
+    assert max(Counter(found).values(), default=0) <= -(-lanes // len(allowed))

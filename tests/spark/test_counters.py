@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headgate.core.model import Action, ActionKind, Cause, Graph, JobAllocation, Operator
+from headgate.core.model import Graph, JobAllocation, Operator
 from headgate.spark.counters import Counters, Done, start_of
 from headgate.spark.engine import _beyond
 
@@ -46,14 +48,32 @@ def test_lanes_of_another_allocation_do_not_count(counters: Counters) -> None:
     assert work(counters).lane_rows is None
 
 
+HAS = JobAllocation({"work": 3}, 0.0)
+KNOWN = {"work": ((5.0, 5.0, 1.0), (0, 1, 2))}
+
+
 @pytest.mark.parametrize(
-    ("allocation", "sentence"),
+    ("wanted", "sentence"),
     [
-        (JobAllocation({"work": 3}, 0.0), ""),
-        (JobAllocation({"work": 3}, 0.0, avoided=("host-1",)), "cannot be moved off a host"),
-        (JobAllocation({"work": 3}, 0.0, slices={"work": (0, 1, 2)}), "no operator has slices"),
+        (HAS, ""),
+        (replace(HAS, avoided=("host-1",)), ""),
+        (replace(HAS, avoided=("host-1", "host-2")), "no host besides host-1, host-2 that its lanes could run on"),
+        (replace(HAS, slices={"work": (0, 1, 1)}), ""),
+        (replace(HAS, slices={"work": (0, 1)}), 'operator "work" has 3 slices, not 2'),
+        (replace(HAS, slices={"work": (0, 1, 3)}), "on lanes that it does not have"),
+        (replace(HAS, slices={"other": (0, 1, 2)}), 'operator "other" has no slices that could be re-assigned'),
     ],
 )
-def test_what_cannot_be_done_is_refused_in_a_sentence(allocation: JobAllocation, sentence: str) -> None:
-    refusal = _beyond(Action(ActionKind.RECONFIGURE, "job", {"job": allocation}, Cause("a test")))
+def test_what_cannot_be_done_is_refused_in_a_sentence(wanted: JobAllocation, sentence: str) -> None:
+    refusal = _beyond(HAS, wanted, KNOWN, {"host-1", "host-2"})
     assert sentence in refusal and bool(refusal) == bool(sentence)
+
+
+def test_hosts_that_are_avoided_already_hold_up_no_other_change() -> None:
+    has = replace(HAS, avoided=("host-1",))
+    assert _beyond(has, replace(has, lanes={"work": 4}), {}, {"host-1"}) == ""
+
+
+def test_slices_are_told_with_their_rows_and_lanes(counters: Counters) -> None:
+    told = counters.reading(1.0, {"in": 0.0}, KNOWN).operators["work"]
+    assert (told.slice_rows, told.slice_lanes) == KNOWN["work"]

@@ -130,8 +130,13 @@ def remedy_for(log: Log, patient: Patient) -> Remedy | None:
 
 
 def _refused(log: Log, resolver: str, diagnosis: Diagnosis, patient: Patient) -> bool:
-    lanes_only = patient.settings.remedies == "lanes" and resolver not in LANE_REMEDIES
+    lanes_only = only_lanes(patient.settings) and resolver not in LANE_REMEDIES
     return lanes_only or blacklisted(log, patient.name, diagnosis, resolver, patient.settings)
+
+
+def only_lanes(settings: Settings) -> bool:
+    """Whether every trouble is answered with lanes."""
+    return settings.remedies == "lanes"
 
 
 # -- the action log ------------------------------------------------------------------------------------------------------------

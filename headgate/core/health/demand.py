@@ -11,11 +11,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from headgate.core.health.outliers import above, imbalance
+from headgate.core.health.outliers import above
 from headgate.core.health.records import Patient
-from headgate.core.health.slices import best_places, lane_loads
 from headgate.core.metrics import Span, epoch_s, span_of
 from headgate.core.model import OUTSIDE, JobReading
+from headgate.core.routing import best_places, imbalance, lane_loads
 from headgate.core.sizing import lanes_for, most_lanes, needed_work, selectivity
 
 BUSIEST_S = 60.0
@@ -142,10 +142,23 @@ def _held(span: Span) -> float:
     return 0.0 if first is None or last is None else min(1.0, (last - first) / span.seconds)
 
 
+def reads_to_its_limit(span: Span) -> bool:
+    """Whether some source reads as many rows in an epoch as it may: then that is what holds back the input, and no lane."""
+    first, last = span.first.reading, span.last.reading
+    if last.read_limit is None or first.epochs is None or last.epochs is None:
+        return False
+    most = last.read_limit * (last.epochs - first.epochs)
+    return most > 0 and any(span.rows_in(source) >= AT_LIMIT * most for source in last.arrived)
+
+
+AT_LIMIT = 0.9
+"""An epoch that reads this share of its read limit might have read more."""
+
+
 def sources_held_short(patient: Patient) -> bool:
     """Whether the sources' lanes mostly wait for rows: more lanes would not put out more."""
     span = patient.span
-    if span is None:
+    if span is None or reads_to_its_limit(span):
         return False
     busy = [max(span.busy_s(source), default=0.0) / span.seconds for source in patient.view.job.graph.sources]
     return max(busy, default=0.0) < IDLE_SOURCE

@@ -39,16 +39,6 @@ def ratio(values: Sequence[float], places: Sequence[int]) -> float:
     return (sum(chosen) / len(chosen)) / (sum(others) / len(others))
 
 
-def imbalance(values: Sequence[float]) -> float:
-    """The largest value over the mean; 1 where there is nothing.
-
-    >>> imbalance((1.0, 1.0, 4.0))
-    2.0
-    """
-    mean = sum(values) / len(values) if values else 0.0
-    return max(values) / mean if mean > 0 else 1.0
-
-
 def _others(values: Sequence[float], place: int) -> list[float]:
     return [value for other, value in enumerate(values) if other != place]
 

@@ -10,13 +10,12 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from headgate.core.health.demand import capped, needed_lanes, sources_held_short, spare_lanes
+from headgate.core.health.demand import capped, needed_lanes, reads_to_its_limit, sources_held_short, spare_lanes
 from headgate.core.health.diagnosing import hosts_of
-from headgate.core.health.outliers import imbalance
 from headgate.core.health.records import COST, EMITTED, Alert, Diagnosis, Measurements, Patient, Remedy
-from headgate.core.health.slices import best_places, lane_loads, rebalanced
 from headgate.core.metrics import epoch_s
 from headgate.core.model import JobAllocation, spread_evenly
+from headgate.core.routing import best_places, imbalance, lane_loads, rebalanced
 from headgate.core.sizing import more_lanes
 
 SCALE_UP, SCALE_DOWN, MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE = (
@@ -117,7 +116,7 @@ class ReassignSlices:
         if span is None or not loads or sum(loads) <= 0:
             return None
         lanes = patient.view.allocation.lanes[operator]
-        before = patient.view.allocation.slices.get(operator) or spread_evenly(len(loads), lanes)
+        before = _places_now(patient, operator, len(loads))
         after = rebalanced(loads, before, lanes)
         unevenness = [imbalance(lane_loads(loads, places, lanes)) for places in (before, after)]
         if unevenness[1] > unevenness[0] * (1 - patient.settings.improvement):
@@ -127,6 +126,13 @@ class ReassignSlices:
         what = f"{moved} of {operator}'s {len(loads)} slices to other lanes ({effect})"
         slices = {**patient.view.allocation.slices, operator: after}
         return Remedy(self.name, diagnosis, dataclasses.replace(patient.view.allocation, slices=slices), what)
+
+
+def _places_now(patient: Patient, operator: str, slices: int) -> tuple[int, ...]:
+    """The lane of each slice: as the allocation says, or as the engine has spread them."""
+    now = patient.view.allocation
+    told = now.slices.get(operator) or patient.samples[-1].reading.operators[operator].slice_lanes
+    return told if told and len(told) == slices else spread_evenly(slices, now.lanes[operator])
 
 
 def _one_hot_slice(
@@ -146,7 +152,9 @@ def _one_hot_slice(
 
 
 class ScaleSource:
-    """More lanes for the sources, by target / actual, in limited steps and never more than they have partitions."""
+    """More for the sources to put out, by target / actual in limited steps: their read limit where they read up to it, else lanes, and
+    never more of them than they have partitions.
+    """
 
     name: ClassVar[str] = SCALE_SOURCE
 
@@ -154,12 +162,23 @@ class ScaleSource:
         self.target_rows_s = target_rows_s
 
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
-        emitted, settings = measured.one(EMITTED), patient.settings
         if sources_held_short(patient):
             return Alert(f"{patient.name}: there is not enough input for {self.target_rows_s:,.0f} rows/s", diagnosis)
-        now = patient.view.allocation.lanes
+        emitted, settings = measured.one(EMITTED), patient.settings
         missing = self.target_rows_s * (1 + settings.source_headroom) / emitted if emitted else settings.source_step
         factor = min(settings.source_step, missing)
+        span = patient.span
+        if span is not None and reads_to_its_limit(span):
+            return self._higher_limit(diagnosis, patient, span.last.reading.read_limit or 1, factor)
+        return self._more_lanes(diagnosis, patient, factor)
+
+    def _higher_limit(self, diagnosis: Diagnosis, patient: Patient, limit: int, factor: float) -> Remedy:
+        raised = max(limit + 1, math.ceil(limit * factor))
+        allocation = dataclasses.replace(patient.view.allocation, read_limit=raised)
+        return Remedy(self.name, diagnosis, allocation, f"read limit {limit:,} → {raised:,} rows")
+
+    def _more_lanes(self, diagnosis: Diagnosis, patient: Patient, factor: float) -> Remedy | Alert:
+        now = patient.view.allocation.lanes
         sources = [name for name in patient.view.job.graph.sources if name in now]
         wanted = capped(patient, {name: max(now[name] + 1, math.ceil(now[name] * factor - 1e-9)) for name in sources})
         lanes = {**now, **{name: max(now[name], count) for name, count in wanted.items()}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from headgate.core.health import outliers
-from headgate.core.health.demand import works_off_backlog
+from headgate.core.health.demand import reads_to_its_limit, works_off_backlog
 from headgate.core.health.records import (
     BUSY,
     COST,
@@ -57,6 +57,8 @@ def _held_share(patient: Patient, span: Span) -> float:
     first, last = span.first.reading.held_s, span.last.reading.held_s
     if first is not None and last is not None:
         return min(1.0, (last - first) / span.seconds)
+    if reads_to_its_limit(span):
+        return 0.0
     return max(0.0, 1.0 - job_juice(patient.view.job.graph, span))
 
 

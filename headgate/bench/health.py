@@ -1,0 +1,331 @@
+"""Two troubles on real Spark, each answered by lanes only and by what the diagnosis asks for: skewed keys, and a slow host.
+
+Both are made by waiting for every row, as for an answer from somewhere else, so that two cores are enough to run eight or sixteen lanes.
+
+- *Skew*: four hot keys have 60 % of the rows, and all of them belong to the same one of four lanes. The operator may have eight.
+- *A slow host*: one of four (each a Spark worker with an executor of its own), on which lanes wait four times as long.
+
+What an epoch takes is what its busiest lane takes. What that has to wait for in each case follows from the set-up alone, and with it
+the factor by which the right remedy should beat lanes; what is measured has Spark's fixed time per epoch in it as well.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.bench import Figure, Result
+from headgate.bench.workload import ROWS, Round, engine, home, wait_for, watched
+from headgate.config import FAST, SparkSettings, StateSettings, settings_from
+from headgate.controller import Controller
+from headgate.core.health.records import SKEW, SLOW_LANES
+from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES
+from headgate.core.hosts import HostPhase, HostType
+from headgate.core.intents import Intent
+from headgate.core.model import OUTSIDE, Action, JobReading
+from headgate.core.routing import best_places, lane_loads, routed
+from headgate.policies import policy_named
+from headgate.sim.bars import Bar
+from headgate.spark import session, sinks, sources
+from headgate.spark.engine import SparkEngine
+from headgate.spark.pool import LocalPool
+from headgate.spark.topology import Topology
+from headgate.state.hashing import slices_of
+from headgate.state.operators import Batches, Changed, KeyedRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SETTINGS = settings_from({**FAST, "window_s": 20.0, "warm_up_s": 10.0, "settle_min_s": 10.0, "settle_max_s": 30.0})
+RUN_S = 110.0
+"""Of each way; the remedies come within the first minute."""
+MEASURED_S = 30.0
+"""Its last part, in which throughput is measured."""
+WARM_UP_S = 15.0
+EPOCH_S = 2.5
+INTENT = Intent(juice=0.95, worth=10)
+LANES_ONLY, HEADGATE = "lanes-only", "headgate"
+WORK = "work"
+
+SLICES, LANES, MOST_LANES = 64, 4, 8
+HOT, HOT_SHARE = 4, 60
+"""Hot keys, and the percentage of rows that they have together."""
+KEY_WAIT_S, KEY_RATE = 0.004, 1300
+
+HOSTS, HOST_SLOTS, HOST_LANES = 4, 4, 8
+SLOWER = 4.0
+HOST_WAIT_S, HOST_RATE = 0.004, 1500
+MEMORY_MB = 768
+
+
+# -- one way -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happened one way."""
+
+    readings: tuple[tuple[float, JobReading], ...]
+    actions: tuple[tuple[float, Action], ...]
+    lanes: int
+    """Of the operator, in the end."""
+    restarts: int
+
+    def before_rows_s(self) -> float:
+        """Rows per second until something was done; the first third of that time is for warming up."""
+        until_s = self.actions[0][0] if self.actions else self.readings[-1][0]
+        begun_s = self.readings[0][0]
+        return self._rows_s(begun_s + (until_s - begun_s) / 3, until_s)
+
+    def after_rows_s(self) -> float:
+        """Rows per second in the end."""
+        return self._rows_s(self.readings[-1][0] - MEASURED_S, self.readings[-1][0])
+
+    def _rows_s(self, from_s: float, to_s: float) -> float:
+        some = [(at_s, _rows(reading)) for at_s, reading in self.readings if from_s - 1e-3 <= at_s <= to_s + 1e-3]
+        return (some[-1][1] - some[0][1]) / (some[-1][0] - some[0][0]) if len(some) > 1 else 0.0
+
+    @property
+    def diagnosis(self) -> str:
+        """That of the first action."""
+        causes = self.actions[0][1].cause.because if self.actions else ()
+        return str(causes[0].facts.get("diagnosis", "")) if causes else ""
+
+    @property
+    def remedy(self) -> str:
+        return self.actions[0][1].remedy if self.actions else ""
+
+    def hosts(self) -> tuple[str, ...]:
+        """Where its lanes ran the last time."""
+        return self.readings[-1][1].operators[WORK].hosts or ()
+
+
+def _rows(reading: JobReading) -> float:
+    return reading.operators["in"].processed[OUTSIDE]
+
+
+def course(spark: SparkEngine, topology: Topology, policy: str) -> Course:
+    """Run the job under a policy from beginning to end."""
+    print(f"bench: {topology.name}, {policy}, {RUN_S / 60:.0f} minutes", file=sys.stderr)
+    spark.submit(topology)
+    query = spark._job(topology.name)._query
+    controller = Controller(spark, policy_named(policy, SETTINGS), None, SETTINGS)
+    rounds = watched(controller, RUN_S)
+    restarts = int(spark._job(topology.name)._query is not query)
+    lanes = spark.observe().allocation[topology.name].lanes[WORK]
+    spark.remove(topology.name)
+    return Course(tuple(_readings(rounds, topology.name)), tuple(_actions(rounds)), lanes, restarts)
+
+
+def _readings(rounds: Sequence[Round], name: str) -> Iterator[tuple[float, JobReading]]:
+    for view, _ in rounds:
+        if name in view.jobs and view.jobs[name].samples:
+            newest = view.jobs[name].samples[-1]
+            yield newest.at_s, newest.reading
+
+
+def _actions(rounds: Sequence[Round]) -> Iterator[tuple[float, Action]]:
+    for view, decision in rounds:
+        if decision.action is not None:
+            print(f"bench:   {decision.action.sentence}", file=sys.stderr)
+            yield view.at_s, decision.action
+
+
+def _warm_up(spark: SparkEngine, topology: Topology) -> None:
+    """The first epochs of a JVM are slow."""
+    spark.submit(topology)
+    time.sleep(WARM_UP_S)
+    spark.remove(topology.name)
+
+
+# -- skew --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counts the rows of each key, and waits for every row."""
+
+    wait_s: float
+
+    def __call__(self, rows: KeyedRows) -> Changed:
+        time.sleep(rows.rows.num_rows * self.wait_s)
+        counts = np.diff(np.append(rows.starts, rows.rows.num_rows)) + rows.state["n"]
+        return Changed({"n": counts}, pa.RecordBatch.from_arrays([rows.keys.column(0), pa.array(counts)], ["key", "n"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Keys of which some are hot, all of one lane."""
+
+    hot: tuple[int, ...]
+    cold: tuple[int, ...]
+    """One of every slice."""
+    loads: tuple[float, ...]
+    """Share of the rows that each slice has."""
+
+    @staticmethod
+    def of() -> Skew:
+        keys = np.arange(100 * SLICES)
+        slices = slices_of([pa.array(keys, pa.int64())], SLICES)
+        cold = tuple(int(keys[slices == slice_][0]) for slice_ in range(SLICES))
+        crowded = random.Random(0).sample(range(0, SLICES, LANES), HOT)
+        loads = [(100 - HOT_SHARE) / 100 / SLICES] * SLICES
+        for slice_ in crowded:
+            loads[slice_] += HOT_SHARE / 100 / HOT
+        return Skew(tuple(int(keys[slices == slice_][1]) for slice_ in crowded), cold, tuple(loads))
+
+    def keyed(self, rows: DataFrame) -> DataFrame:
+        """Of every hundred rows, so many go round the hot keys; the others round one of every slice."""
+        hot, cold = (f"array({','.join(f'{key}L' for key in keys)})" for keys in (self.hot, self.cold))
+        # A cold key's turn must not depend on its row's place among the hundred, or some would never have one.
+        turn = f"int((row div 100 * {100 - HOT_SHARE} + row % 100) % {SLICES})"
+        key = f"if(row % 100 < {HOT_SHARE}, get({hot}, int(row % {HOT})), get({cold}, {turn}))"
+        return rows.selectExpr(f"{key} as key")
+
+    def busiest(self) -> tuple[float, float]:
+        """Share of the rows that the busiest lane has, of as many lanes as there may be: spread evenly, and by load."""
+        settings, even = StateSettings(), [1.0] * SLICES
+        before = routed(even, [""] * SLICES, [""] * LANES, settings)
+        spread = routed(even, [""] * SLICES, [""] * MOST_LANES, settings, before)
+        return max(spread.loads(self.loads)), max(
+            lane_loads(self.loads, best_places(self.loads, MOST_LANES), MOST_LANES)
+        )
+
+
+def skewed(name: str, skew: Skew) -> Topology:
+    """Rows with skewed keys, counted by key."""
+    job = Topology(name, INTENT, pace_s=0)
+    keyed = job.transform("key", skew.keyed, job.source("in", sources.load(KEY_RATE)))
+    counting = Batches({"n": "int64"}, Counting(KEY_WAIT_S))
+    counted = job.keyed(
+        WORK, counting, keyed, key="key", schema="key long, n long", lanes=LANES, max_lanes=MOST_LANES, slices=SLICES
+    )
+    job.sink("out", sinks.discard(), counted)
+    return job
+
+
+def _skew() -> tuple[Course, Course, float]:
+    skew = Skew.of()
+    with engine(SparkSettings(slots=MOST_LANES, longest_epoch_s=EPOCH_S)) as spark:
+        _warm_up(spark, skewed("warm-up", skew))
+        lanes, ours = (course(spark, skewed(f"skew-{way}", skew), way) for way in (LANES_ONLY, HEADGATE))
+    evenly, by_load = skew.busiest()
+    return lanes, ours, evenly / by_load
+
+
+# -- a slow host -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Waits for every row; for longer on the host that a file names."""
+
+    wait_s: float
+    slow: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        slow = Path(self.slow).read_text() == os.environ.get("SPARK_LOCAL_IP")
+        for batch in batches:
+            time.sleep(batch.num_rows * self.wait_s * (SLOWER if slow else 1.0))
+            yield batch
+
+
+def waiting(name: str, slow: Path) -> Topology:
+    """Rows that each have to be waited for."""
+    job = Topology(name, INTENT, pace_s=0)
+    work = Waiting(HOST_WAIT_S, str(slow))
+    most = HOSTS * HOST_SLOTS
+    rows = job.source("in", sources.load(HOST_RATE), lanes=2)
+    job.sink("out", sinks.discard(), job.batches(WORK, work, rows, schema=ROWS, lanes=HOST_LANES, max_lanes=most))
+    return job
+
+
+@contextmanager
+def cluster(place: Path, hosts: int, slots: int) -> Iterator[SparkEngine]:
+    """An engine on a Spark standalone cluster of this machine, once all its hosts run tasks."""
+    settings = SparkSettings(slots=slots, longest_epoch_s=EPOCH_S)
+    kind = HostType("bench", cores=slots, memory_mb=MEMORY_MB, price=0.0, btu_s=3600)
+    pool = LocalPool(place / "pool")
+    try:
+        for number in range(hosts):
+            pool.lease(f"host-{number}", kind)
+        wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()))
+        extra = {"spark.executor.memory": f"{MEMORY_MB - 256}m"}
+        spark = SparkEngine(
+            session.start(place / "home", settings, pool.master_url, extra), place / "home", settings, embedded=False
+        )
+        try:
+            wait_for(lambda: len(spark._hosts.cores()) == hosts)
+            yield spark
+        finally:
+            spark.close()
+    finally:
+        pool.close()
+
+
+def _slow_host() -> tuple[Course, Course, float, str]:
+    with home() as place, cluster(place, HOSTS, HOST_SLOTS) as spark:
+        slow = sorted(spark._hosts.cores())[-1]
+        named = place / "slow"
+        named.write_text("")
+        _warm_up(spark, waiting("warm-up", named))
+        named.write_text(slow)
+        lanes, ours = (course(spark, waiting(f"slow-{way}", named), way) for way in (LANES_ONLY, HEADGATE))
+    all_lanes = HOSTS * HOST_SLOTS
+    # With all lanes, those on the slow host have a row in so many, and take so much longer; without it, a lane has one in eight.
+    return lanes, ours, (SLOWER / all_lanes) / (1 / HOST_LANES), slow
+
+
+# -- both --------------------------------------------------------------------------------------------------------------------
+
+
+def measure() -> Result:
+    """What each trouble was taken for, what was done, and the rows per second before and after."""
+    lanes, ours, factor = _skew()
+    slow_lanes, slow_ours, slow_factor, slow = _slow_host()
+    left = sum(host == slow for host in slow_ours.hosts())
+    figures = (
+        *_figures("skew", lanes, ours, factor),
+        *_figures("slow host", slow_lanes, slow_ours, slow_factor),
+        Figure("slow host: lanes that run there after the remedy", left, ""),
+    )
+    bars = (
+        *_bars("skew", lanes, ours, factor, (SKEW, REASSIGN_SLICES)),
+        *_bars("slow host", slow_lanes, slow_ours, slow_factor, (SLOW_LANES, MOVE_LANES)),
+        Bar("slow host: lanes that run there after the remedy", float(left), "<=", 0.0),
+    )
+    return Result(figures, bars)
+
+
+def _figures(trouble: str, lanes: Course, ours: Course, factor: float) -> Iterator[Figure]:
+    for way, found in ((LANES_ONLY, lanes), (HEADGATE, ours)):
+        yield Figure(f"{trouble}, {way}: before", found.before_rows_s(), "rows/s")
+        yield Figure(f"{trouble}, {way}: after", found.after_rows_s(), "rows/s")
+        yield Figure(f"{trouble}, {way}: lanes in the end", found.lanes, "")
+        yield Figure(f"{trouble}, {way}: actions", len(found.actions), "")
+    if ours.actions:
+        yield Figure(f"{trouble}: first action after", ours.actions[0][0] - ours.readings[0][0], "s")
+    yield Figure(f"{trouble}: throughput, times that of lanes-only, by the set-up", factor, "")
+
+
+SHARE = 0.75
+"""Of the factor that the set-up has: an epoch also takes some time that no lane waits for."""
+
+
+def _bars(trouble: str, lanes: Course, ours: Course, factor: float, right: tuple[str, str]) -> Iterator[Bar]:
+    yield Bar(f'{trouble}: first diagnosis is "{right[0]}"', float(ours.diagnosis == right[0]), ">=", 1.0)
+    yield Bar(f'{trouble}: first remedy is "{right[1]}"', float(ours.remedy == right[1]), ">=", 1.0)
+    gained, against = ours.after_rows_s() / ours.before_rows_s(), ours.after_rows_s() / lanes.after_rows_s()
+    yield Bar(f"{trouble}: throughput after, times before", gained, ">=", 1.5)
+    yield Bar(f"{trouble}: throughput, times that of lanes-only", against, ">=", SHARE * factor)
+    yield Bar(f"{trouble}: restarts of the query", float(ours.restarts), "<=", 0.0)

@@ -1,0 +1,134 @@
+"""Where lanes run: each lane belongs to a host, and another allocation moves it from one epoch to the next.
+
+Spark runs a task where it likes, unless a partition that it reads says where it would rather be; then Spark waits for a slot there, for a
+while. So the rows of each lane are put beside an empty partition that lies on the lane's host: those of a source as they are, those of
+an exchange by a union of two sides with the same partitioning. The empty side adds neither a row nor a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from headgate.spark.labels import labels
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+LANE = "_lane"
+"""Column that rows without a key of their own are brought to their lanes by."""
+
+Hosts = Sequence[str]
+"""The host of each lane."""
+
+
+class Places:
+    """Puts the partitions of DataFrames on hosts, through Spark's JVM."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        self._context = spark.sparkContext._jsc.sc()
+        self._sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        self._pair = jvm.scala.Tuple2
+        self._tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(INTERNAL_ROW))
+        self._row = catalyst.InternalRow.fromSeq
+        self._attributes = catalyst.types.DataTypeUtils.toAttributes
+        self._hashed = catalyst.plans.physical.HashPartitioning
+        self._single = getattr(getattr(catalyst.plans.physical, "SinglePartition$"), "MODULE$")
+        self._union = jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
+        self._relation = jvm.org.apache.spark.sql.execution.LogicalRDD
+        self._nothing = jvm.scala.Option.empty()
+        self._frame = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+        self._empty_on: dict[tuple[str, ...], Any] = {}
+        """Empty partitions, by their hosts: each epoch has the same."""
+        self._turns: dict[int, Column] = {}
+        """The label of the lane whose turn it is, by the number of lanes."""
+
+    def source(self, batch: DataFrame, hosts: Hosts) -> DataFrame:
+        """An epoch's input, which Spark hands over as an RDD, with each of its partitions read on the host named for it."""
+        plan = batch._jdf.logicalPlan()
+        both = self._sequence([self._empty(hosts), plan.rdd()])
+        placed = self._union(self._context, both, len(hosts), self._tag)
+        return self._framed(batch.sparkSession, plan.output(), placed, plan.outputPartitioning())
+
+    def in_lanes(self, rows: DataFrame, by: Sequence[str], hosts: Hosts, ordered: bool) -> DataFrame:
+        """The rows in as many lanes as there are hosts named, rows with the same values of `by` together, or all in turn.
+
+        `ordered`: the rows come in the same order when Spark reads them again, as those of a source do; others are put in one, so that
+        each finds the same lane even then.
+        """
+        lanes = len(hosts)
+        keys = tuple(by) or (LANE,)
+        if not by:
+            rows = (rows if ordered else _in_order(rows)).withColumn(LANE, self._turn(lanes))
+        beside = self._beside(rows, keys, hosts).union(rows.repartition(lanes, *keys))
+        # Columns that nobody reads are taken away as early as can be: before the union, if it were not for this filter that is
+        # always true. Without them Spark would not know any more that both sides have the same partitioning.
+        kept = beside.where(" + ".join(f"int(isnull(`{key}`))" for key in keys) + " + spark_partition_id() >= 0")
+        return kept if by else kept.drop(LANE)
+
+    def marks(self, session: SparkSession, schema: str, rows: Sequence[Sequence[int]], hosts: Hosts) -> DataFrame:
+        """A row for each lane on the lane's host, partitioned by its first column, which hashes to the number of the lane."""
+        output = self._attributes(session.createDataFrame([], schema)._jdf.schema())
+        located = self._located([self._row(self._sequence(list(row))) for row in rows], hosts)
+        return self._framed(session, output, located, self._by([output.head()], len(hosts)))
+
+    def _beside(self, rows: DataFrame, keys: Sequence[str], hosts: Hosts) -> DataFrame:
+        """The same columns without any row; of no row, any partitioning is true.
+
+        All may be null: of a column that cannot be, Spark would know what the filter above asks.
+        """
+        output = self._attributes(rows._jdf.schema().asNullable())
+        names = [name.casefold() for name in rows.columns]
+        by = [output.apply(names.index(key.casefold())) for key in keys]
+        return self._framed(rows.sparkSession, output, self._empty(hosts), self._by(by, len(hosts)))
+
+    def _by(self, keys: Sequence[Any], lanes: int) -> Any:
+        """As an exchange has it: of one lane, Spark says that it is one, and nothing of keys."""
+        return self._single if lanes == 1 else self._hashed(self._sequence(list(keys)), lanes)
+
+    def _turn(self, lanes: int) -> Column:
+        if lanes not in self._turns:
+            self._turns[lanes] = _in_turn(lanes)
+        return self._turns[lanes]
+
+    def _empty(self, hosts: Hosts) -> Any:
+        """Spark has no empty partitions that lie somewhere; of partitions with a row, a sample of nothing does."""
+        key = tuple(hosts)
+        if key not in self._empty_on:
+            if len(self._empty_on) >= MOST_KEPT:
+                self._empty_on.clear()
+            self._empty_on[key] = self._located([self._row(self._sequence([]))] * len(hosts), hosts).sample(
+                False, 0.0, 0
+            )
+        return self._empty_on[key]
+
+    def _located(self, rows: Sequence[Any], hosts: Hosts) -> Any:
+        pairs = [self._pair(row, self._sequence([host])) for row, host in zip(rows, hosts, strict=True)]
+        return self._context.makeRDD(self._sequence(pairs), self._tag)
+
+    def _framed(self, session: SparkSession, output: Any, rdd: Any, partitioning: Any) -> DataFrame:
+        from pyspark.sql.classic.dataframe import DataFrame as Rows
+
+        inner, nothing = session._jsparkSession, self._nothing
+        unordered = self._sequence([])
+        plan = self._relation(output, rdd, partitioning, unordered, False, nothing, inner, nothing, nothing, False)
+        return Rows(self._frame(inner, plan), session)
+
+
+INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
+MOST_KEPT = 100
+
+
+def _in_turn(lanes: int) -> Column:
+    """The label of the lane whose turn it is; partitions begin with different lanes."""
+    names = F.expr(f"array({','.join(map(str, labels(lanes)))})")
+    return F.get(names, F.pmod(F.monotonically_increasing_id() + F.spark_partition_id(), F.lit(lanes)).cast("int"))
+
+
+def _in_order(rows: DataFrame) -> DataFrame:
+    known = [F.col(f"`{name}`") for name, kind in rows.dtypes if "map<" not in kind and kind != "variant"]
+    return rows.sortWithinPartitions(F.xxhash64(*known)) if known else rows

@@ -21,6 +21,7 @@ from headgate.spark.job import RunningJob
 from headgate.spark.metering import Gateway, TaskRecords
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Topology
+from headgate.state.hosting import Hosting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,6 +175,23 @@ class SparkEngine:
         if rows is not None and rows < 1:
             raise InputError(f'job "{name}": its read limit is {rows}; it must be at least 1 row')
         self._job(name).set_read_limit(rows)
+
+    def vacate(self, host: str) -> None:
+        """Keyed state moves away from this host, by Spark's name for it, while jobs go on."""
+        for hosting in self._hostings():
+            hosting.leave(host)
+
+    def occupy(self, host: str) -> None:
+        """It may have state again."""
+        for hosting in self._hostings():
+            hosting.stay(host)
+
+    def is_vacant(self, host: str) -> bool:
+        """Whether no job needs the state on this host any more: it may be released."""
+        return all(hosting.is_free(host) for hosting in self._hostings())
+
+    def _hostings(self) -> list[Hosting]:
+        return [hosted.hosting for job in self._running().values() for hosted in job.hosted.values()]
 
     def states(self) -> Mapping[str, JobState]:
         with self._lock:

@@ -29,6 +29,7 @@ from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
 from headgate.spark.keyed import KeyedStates
+from headgate.spark.keyed_hosts import Hosted
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.plan import Observing
@@ -46,8 +47,6 @@ LOOK_S = 0.02
 
 SLOWER = 1.1
 """From one epoch to the next, Spark's own part is believed to have become longer by this factor at most."""
-
-
 ALIKE = 1.5
 """Epochs that differ by no more than this factor count as alike."""
 LEAST_ROWS = 10
@@ -57,6 +56,10 @@ CATCH_UP = 1.2
 LONGER = 2.0
 """But never so many that, at the speed of the epoch before, it would take more than this many times the longest time: with too few
 lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
+
+
+PLANNED_ANEW = 2
+"""How often in a row an epoch is planned anew on other hosts before the job fails and is started again."""
 
 
 class Stopped(Exception):
@@ -196,6 +199,11 @@ class RunningJob:
             self._keyed.close()
         self._keyed = None
 
+    @property
+    def hosted(self) -> Mapping[str, Hosted]:
+        """Its keyed operators on the hosts of a cluster."""
+        return {} if self._keyed is None else self._keyed.hosted()
+
     def _hang_up(self) -> None:
         """End the thread and the connection that a query's callbacks came by: Py4J keeps both when the query is long gone."""
         line, self._line = self._line, None
@@ -294,7 +302,7 @@ class RunningJob:
             self._counter.attach(batch.sparkSession)
             self._counter.begin(batch)
             started_s = self._begin()
-            self._run(batch, number, started_s)
+            self._run_where_it_can(batch, number, started_s)
             self._wait(started_s)
         except BaseException as error:
             self._counters.given_up()
@@ -312,6 +320,17 @@ class RunningJob:
             self._gap_s = gap_s if self._gap_s == 0 else min(gap_s, SLOWER * self._gap_s)
         self._counters.started(now_s, self._gap_s)
         return now_s
+
+    def _run_where_it_can(self, batch: DataFrame, number: int, started_s: float) -> None:
+        """An epoch that lost a host is planned anew at once, on those that are left: its slices come up where their backups are."""
+        for _ in range(PLANNED_ANEW):
+            try:
+                return self._run(batch, number, started_s)
+            except Exception as error:
+                if self._stopping.is_set() or self._keyed is None or not self._keyed.may_go_on(error):
+                    raise
+                self._counter.begin(batch)
+        return self._run(batch, number, started_s)
 
     def _run(self, batch: DataFrame, number: int, started_s: float) -> None:
         allocation, version = self._allocation, self._version

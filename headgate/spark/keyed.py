@@ -20,10 +20,13 @@ import pyarrow as pa
 from headgate.config import StateSettings
 from headgate.core.routing import Routing, routed, slice_count
 from headgate.errors import EngineError, StateError
-from headgate.spark.keyed_lanes import LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.keyed_hosts import Hosted
+from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.located import embedded, located
 from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, partial_schema
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
+from headgate.state.hosting import Layout
 from headgate.state.inspect import checkpoint_of, place_of
 from headgate.state.lane import LaneTask
 from headgate.state.location import Location
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 HERE = "here"
 """All lanes of the embedded Spark are on one host."""
+VOTES = 2
+"""A lane's mark is read so many times on a cluster: the host that it lies on has more votes than any that rows come from."""
 REMEMBERED = 0.8
 """Share of a slice's load that is remembered from one epoch to the next."""
 _CLOCK = "clock.json"
@@ -71,7 +76,8 @@ class KeyedStates:
     ) -> None:
         self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
-        self._states = {node.name: KeyedState(node, place, cores, settings) for node in nodes}
+        cluster = None if embedded(spark) else Cluster(spark, on_trouble)
+        self._states = {node.name: KeyedState(node, place, cores, settings, cluster) for node in nodes}
         self._lanes: dict[str, int] = {}
 
     def declare(self, node: Node, rows: DataFrame) -> Any:
@@ -79,12 +85,25 @@ class KeyedStates:
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
-    def rows(self, node: Node, rows: DataFrame, lanes: int, epoch: int) -> DataFrame:
-        """What the operator puts out in this epoch."""
+    def rows(self, node: Node, rows: DataFrame, lanes: int, epoch: int) -> tuple[DataFrame, int]:
+        """What the operator puts out in this epoch, and how many lanes it has: more than asked for while slices are on more hosts."""
         state = self._states[node.name]
-        self._lanes[node.name] = lanes
         state.begin(epoch)
-        return state.rows(rows, lanes, epoch, self._reports)
+        put_out = state.rows(rows, lanes, epoch, self._reports)
+        self._lanes[node.name] = state.lanes
+        return put_out, state.lanes
+
+    def may_go_on(self, error: BaseException) -> bool:
+        """Whether an epoch that failed is to be planned anew at once: a host was lost, or Spark has put a lane elsewhere."""
+        hosted = [state.hosted for state in self._states.values() if state.hosted is not None]
+        astray = ASTRAY in str(error) and not any(one.lenient for one in hosted)
+        for one in hosted:
+            one.lenient = one.lenient or astray
+        return astray or any(one.changed() for one in hosted)
+
+    def hosted(self) -> dict[str, Hosted]:
+        """The operators whose slices are on hosts of a cluster."""
+        return {name: state.hosted for name, state in self._states.items() if state.hosted is not None}
 
     def missing(self, epoch: int) -> list[str]:
         """Operators that not all lanes of have run: whoever read from them did not want all rows."""
@@ -107,6 +126,14 @@ class KeyedStates:
             state.close()
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A Spark whose lanes run on hosts of their own."""
+
+    spark: SparkSession
+    on_trouble: Callable[[StateError], None]
+
+
 @dataclass
 class KeyedState:
     """One keyed operator."""
@@ -115,6 +142,7 @@ class KeyedState:
     job: Path
     cores: int
     settings: StateSettings
+    cluster: Cluster | None = None
     operator: KeyedOperator | None = None
     checkpoint: Checkpoint | None = None
     life: Life | None = None
@@ -123,12 +151,15 @@ class KeyedState:
     loads: list[float] = field(default_factory=list)
     committed: tuple[DeltaFile, ...] | None = None
     upkeep: Background | None = None
+    hosted: Hosted | None = None
     combining: bool = False
     """Whether rows are combined by key before the exchange."""
     _tables: dict[bool, Table] = field(default_factory=dict)
     """Of the routing now, by whether rows are combined."""
     _since: int = 0
     """Epochs since slices were last shared out."""
+    _homes: tuple[str, ...] = ()
+    """The host of each slice."""
 
     @property
     def place(self) -> Path:
@@ -183,6 +214,12 @@ class KeyedState:
             self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
         self._go_on(self.checkpoint, self.life, epoch)
         self.loads = [1.0] * self.life.slices
+        if self.cluster is not None:
+            assert self.operator is not None
+            spark, on_trouble = self.cluster.spark, self.cluster.on_trouble
+            self.hosted = Hosted(
+                spark, self.operator, self.life, self.place, str(self.durable), self.settings, on_trouble
+            )
 
     def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
         epochs = checkpoint.epochs()
@@ -198,7 +235,9 @@ class KeyedState:
         """Stop what goes on in the background."""
         if self.upkeep is not None:
             self.upkeep.close()
-        self.upkeep = None
+        if self.hosted is not None:
+            self.hosted.close()
+        self.upkeep = self.hosted = None
         self._forget_tables()
 
     def _forget_tables(self) -> None:
@@ -211,13 +250,26 @@ class KeyedState:
     def rows(self, rows: DataFrame, lanes: int, epoch: int, reports: Any) -> DataFrame:
         """The rows in their lanes, through the processor."""
         assert self.operator is not None and self.life is not None
-        routing = self._routed(lanes, self.life.slices)
+        routing = self._routed(self._layout(lanes, self.life.slices))
         if self.combining:
             rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
         table = self._table_for(rows, routing, self.life.slices)
-        laned = rows.select(*table.columns).repartition(lanes, LABEL)
+        laned = rows.select(*table.columns).repartition(self.lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
+        if self.hosted is not None:
+            lane = replace(lane, hosts=self.hosted.hosts, host_of=routing.host_of, lenient=self.hosted.lenient)
         return table.beside(laned).mapInArrow(lane, self.schema)
+
+    @property
+    def lanes(self) -> int:
+        """Of the epoch that was planned last."""
+        assert self.routing is not None
+        return len(self.routing.host_of)
+
+    def _layout(self, lanes: int, slices: int) -> Layout:
+        if self.hosted is not None:
+            return self.hosted.layout(lanes, self.loads)
+        return Layout((HERE,) * slices, (HERE,) * lanes)
 
     def _task(self, life: Life, epoch: int) -> LaneTask:
         return LaneTask(
@@ -232,23 +284,22 @@ class KeyedState:
             settings=self.settings,
         )
 
-    def _routed(self, lanes: int, slices: int) -> Routing:
-        """Slices stay where they are, unless there are other lanes or it is time to look whether one is hot."""
+    def _routed(self, layout: Layout) -> Routing:
+        """Slices stay where they are, unless lanes or homes change or it is time to look whether one is hot."""
         before = self.routing
-        same = before is not None and len(before.host_of) == lanes and len(before.lane_of) == slices
+        same = before is not None and before.host_of == layout.lane_hosts and self._homes == layout.homes
         if before is not None and same and self._since < self.settings.balance_epochs:
             return before
-        self._since = 0
-        loads = self.loads or [1.0] * slices
-        kept = before if before is not None and len(before.lane_of) == slices else None
-        self.routing = routed(loads, [HERE] * slices, [HERE] * lanes, self.settings, kept)
+        self._since, self._homes = 0, layout.homes
+        self.routing = routed(self.loads, layout.homes, layout.lane_hosts, self.settings, before)
         return self.routing
 
     def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
         if self.combining not in self._tables:
-            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices)
+            votes = 1 if self.hosted is None else VOTES
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, votes)
             self._tables[self.combining].marks.persist()
         return self._tables[self.combining]
 
@@ -259,6 +310,8 @@ class KeyedState:
         if self.keyed.time is not None:
             self._set_clock(epoch, [one.latest_ms for one in told if one.latest_ms is not None])
         self.checkpoint.commit(epoch, files)
+        if self.hosted is not None:
+            self.hosted.committed(epoch, told)
         self.committed = files
         self._since += 1
         self._weigh(told)
@@ -306,15 +359,17 @@ class Table:
     """The same, with the columns of the operator's input, all null."""
     columns: tuple[Any, ...]
     """The same columns of an input row, with its slice and its label."""
+    votes: int = 1
 
     @staticmethod
-    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int) -> Table:
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, votes: int = 1) -> Table:
         from pyspark.sql import functions as F
 
         lanes = len(routing.host_of)
         names = labels(lanes)
-        each = [(names[lane], -1 - lane) for lane in range(lanes)]
-        marks = rows.sparkSession.createDataFrame(each, f"{LABEL} int, {SLICE} int").repartition(lanes, LABEL)
+        each = [(host, (names[lane], -1 - lane)) for lane, host in enumerate(routing.host_of)]
+        # Spark sends an exchange's partition to where all of it comes from: the host that the lane's mark begins on.
+        marks = located(rows.sparkSession, each, f"{LABEL} int, {SLICE} int").repartition(lanes, LABEL)
         own = [one for one in rows.schema.fields if one.name != SLICE]
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
         hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
@@ -322,11 +377,14 @@ class Table:
         # An array literal is data to the code that Spark generates: another table compiles nothing anew.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
         columns = (*(F.col(f"`{one.name}`") for one in own), slice_.alias(SLICE), label.alias(LABEL))
-        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
+        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns, votes)
 
     def beside(self, rows: DataFrame) -> DataFrame:
         """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""
-        return self.rows.union(rows)
+        marked = self.rows
+        for _ in range(self.votes - 1):
+            marked = marked.union(self.rows)
+        return marked.union(rows)
 
 
 @lru_cache

@@ -280,7 +280,7 @@ def _keyed(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     if epoch.number == DRY:
         rows = frame.rows.repartition(lanes).mapInArrow(lambda batches: batches, epoch.keyed.declare(node, frame.rows))
     else:
-        rows = epoch.keyed.rows(node, frame.rows, lanes, epoch.number)
+        rows, lanes = epoch.keyed.rows(node, frame.rows, lanes, epoch.number)
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
 
 

@@ -25,7 +25,7 @@ from headgate.spark.located import here, located, slots
 from headgate.spark.reasons import reason_of
 from headgate.state.checkpoint import Life
 from headgate.state.copies import Copies
-from headgate.state.hosting import Hosting, Layout
+from headgate.state.hosting import Hosting, Layout, Moves
 from headgate.state.inspect import OPENS, Opens
 from headgate.state.location import Location
 from headgate.state.operators import KeyedOperator
@@ -58,6 +58,23 @@ class TendLane:
             own = replace(self.copies, folder=folder_of(self.copies.folder, host))
             answer = msgspec.json.encode(tend(own, self.duties[host], self.epoch))
             yield pa.RecordBatch.from_pydict({"host": [host], "answer": [answer]}, schema=_ANSWERS)
+
+
+@dataclass(frozen=True)
+class CopyLane:
+    """Stop-copy-start: brings copies of other hosts here, whole. The one place that reads what is not its host's own."""
+
+    copies: Copies
+    moves: Moves
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        host = here(tuple(self.moves))
+        asked = [name for batch in batches for name in batch.column("host").to_pylist()]
+        if host in asked:
+            own = replace(self.copies, folder=folder_of(self.copies.folder, host))
+            for source, slices in self.moves[host].items():
+                own.take_from(folder_of(self.copies.folder, source), slices)
+            yield pa.RecordBatch.from_pydict({"host": [host], "answer": [b""]}, schema=_ANSWERS)
 
 
 def folder_of(store: str, host: str) -> str:
@@ -126,13 +143,28 @@ class Hosted:
         """Stop what goes on beside the epochs."""
         self._background.close()
 
+    def copy_whole(self, yes: bool) -> None:
+        """Whether slices move by stop-copy-start from now on, instead of being rebuilt beside the epochs."""
+        self.hosting.copy = self._copy if yes else None
+
+    def _copy(self, moves: Moves) -> None:
+        answers = self._asked(moves, CopyLane(self._copies(), moves))
+        if set(answers) != set(moves):
+            raise StateError(f"slices could not be copied to {', '.join(sorted(set(moves) - set(answers)))}")
+
     def _tend(self, wanted: Mapping[str, Duty], epoch: int) -> Mapping[str, Tended]:
-        copies = Copies(self.operator, self.life, str(self.place / "store"), self.checkpoint, self.settings)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+        answers = self._asked(wanted, TendLane(self._copies(), wanted, epoch))
+        return {host: msgspec.json.decode(answer, type=Tended) for host, answer in answers.items()}
+
+    def _copies(self) -> Copies:
+        return Copies(self.operator, self.life, str(self.place / "store"), self.checkpoint, self.settings)
+
+    def _asked(self, hosts: Iterable[str], lane: TendLane | CopyLane) -> dict[str, bytes]:
+        """What each host answers, if its task came to it."""
         try:
-            asked = located(self.spark, [(host, (host,)) for host in wanted], "host string")
-            lane = TendLane(copies, wanted, epoch)
-            answers = asked.mapInArrow(lane, "host string, answer binary").collect()
+            asked = located(self.spark, [(host, (host,)) for host in hosts], "host string")
+            rows = asked.mapInArrow(lane, "host string, answer binary").collect()
         except Exception as error:  # whatever the gateway raises: a host that died meanwhile, or Spark at its end
             raise StateError(f"the copies of its state could not be tended: {reason_of(error)}") from None
-        return {row["host"]: msgspec.json.decode(bytes(row["answer"]), type=Tended) for row in answers}
+        return {row["host"]: bytes(row["answer"]) for row in rows}

@@ -44,6 +44,9 @@ PLACEMENT = "placement.json"
 SPARE = 1e-6
 """Slots of a host that should have no lanes: one that it needs, and no other, goes there."""
 
+Moves = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""By destination and source, the slices that move."""
+
 Tend = Callable[[Mapping[str, Duty], int], Mapping[str, Tended]]
 """Has every host do its duty as of an epoch; those that could not be asked do not answer."""
 
@@ -72,6 +75,8 @@ class Hosting:
         self._since = self._held = 0
         """Epochs since slices were last spread; epochs that a slice waits to be handed over."""
         self._troubles: tuple[str, ...] = ()
+        self.copy: Callable[[Moves], None] | None = None
+        """Stop-copy-start, the classic way, to compare with: copies whole slices while no epoch runs."""
 
     @property
     def placement(self) -> Placement | None:
@@ -105,6 +110,8 @@ class Hosting:
             if wanted != self._wanted or self._since >= self._settings.balance_epochs:
                 after = _stepped(after, spread(after, loads, self._settings, Counter(wanted)))
                 self._wanted, self._since = wanted, 0
+            if self.copy is not None:
+                after = _copied(after, self.copy)
             self._become(after)
             homes = after.homes()
             return Layout(homes, lane_hosts(lanes, able, {home for home in homes if home in able}))
@@ -190,6 +197,20 @@ def _host_events(placement: Placement, slots: Mapping[str, float], leaving: froz
     yield from (HostLeaves(host) for host in sorted(leaving - placement.leaving) if host in slots)
 
 
+def _copied(placement: Placement, copy: Callable[[Moves], None]) -> Placement:
+    """After everything that is about to move was copied; nothing else happens meanwhile."""
+    moves: dict[str, dict[str, tuple[int, ...]]] = {}
+    for slice_, place in enumerate(placement.places):
+        if place.migration is not None and place.migration.phase is not Phase.RELEASE:
+            by_source = moves.setdefault(place.migration.destination, {})
+            by_source[place.active] = (*by_source.get(place.active, ()), slice_)
+    if moves:
+        copy(moves)
+    for phase in (Phase.PREPARE, Phase.REBUILD, Phase.REROUTE):
+        placement = _stepped(placement, _phase_done(placement, phase))
+    return placement
+
+
 def _phase_done(placement: Placement, phase: Phase) -> Iterator[Event]:
     for slice_, place in enumerate(placement.places):
         if place.migration is not None and place.migration.phase is phase:
@@ -197,7 +218,8 @@ def _phase_done(placement: Placement, phase: Phase) -> Iterator[Event]:
 
 
 def _end_of(slice_: int, place: Place) -> Action:
+    """What ends the phase that a slice's migration is in."""
     assert place.migration is not None
-    if place.migration.phase is Phase.RELEASE:
-        return Action(Act.RELEASE, slice_, place.migration.source)
-    return Action(Act.REROUTE, slice_, place.migration.destination)
+    phase = place.migration.phase
+    host = place.migration.source if phase is Phase.RELEASE else place.migration.destination
+    return Action(Act(phase.value), slice_, host)

@@ -47,6 +47,7 @@ class SparkEngine:
         self._home = home.resolve()
         self._settings = settings
         self._jobs: dict[str, RunningJob] = {}
+        self._vacated: set[str] = set()
         self._lock = threading.RLock()
         self._records = TaskRecords(spark)
         self._gateway = Gateway(spark)
@@ -123,6 +124,7 @@ class SparkEngine:
             first = topology.allocation(self._settings.first_pace_s)
             job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
             job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
+            job.vacated = self._vacated
             self._jobs[topology.name] = job
             return job
 
@@ -178,11 +180,13 @@ class SparkEngine:
 
     def vacate(self, host: str) -> None:
         """Keyed state moves away from this host, by Spark's name for it, while jobs go on."""
+        self._vacated.add(host)
         for hosting in self._hostings():
             hosting.leave(host)
 
     def occupy(self, host: str) -> None:
         """It may have state again."""
+        self._vacated.discard(host)
         for hosting in self._hostings():
             hosting.stay(host)
 

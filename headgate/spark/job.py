@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, start_of
 from headgate.spark.keyed import KeyedStates
-from headgate.spark.keyed_hosts import Hosted
+from headgate.spark.keyed_hosts import Hosted, planned_anew
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.plan import Observing
@@ -56,10 +56,6 @@ CATCH_UP = 1.2
 LONGER = 2.0
 """But never so many that, at the speed of the epoch before, it would take more than this many times the longest time: with too few
 lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
-
-
-PLANNED_ANEW = 2
-"""How often in a row an epoch is planned anew on other hosts before the job fails and is started again."""
 
 
 class Stopped(Exception):
@@ -92,6 +88,8 @@ class RunningJob:
         self.intent: Intent = topology.intent
         self.place = place
         self.pool = ""
+        self.vacated: Collection[str] = ()
+        """Hosts that are to have no keyed state."""
         self.read_limit: int | None = settings.read_limit
         self.phase = JobPhase.STARTING
         self.reason = ""
@@ -188,7 +186,7 @@ class RunningJob:
         if not nodes:
             return None
         slots, state = self._settings.slots, self._settings.state
-        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble)
+        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble, self.vacated)
 
     def _state_trouble(self, error: StateError) -> None:
         """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""
@@ -302,7 +300,7 @@ class RunningJob:
             self._counter.attach(batch.sparkSession)
             self._counter.begin(batch)
             started_s = self._begin()
-            self._run_where_it_can(batch, number, started_s)
+            planned_anew(lambda: self._run(batch, number, started_s), lambda error: self._may_go_on(error, batch))
             self._wait(started_s)
         except BaseException as error:
             self._counters.given_up()
@@ -321,16 +319,11 @@ class RunningJob:
         self._counters.started(now_s, self._gap_s)
         return now_s
 
-    def _run_where_it_can(self, batch: DataFrame, number: int, started_s: float) -> None:
-        """An epoch that lost a host is planned anew at once, on those that are left: its slices come up where their backups are."""
-        for _ in range(PLANNED_ANEW):
-            try:
-                return self._run(batch, number, started_s)
-            except Exception as error:
-                if self._stopping.is_set() or self._keyed is None or not self._keyed.may_go_on(error):
-                    raise
-                self._counter.begin(batch)
-        return self._run(batch, number, started_s)
+    def _may_go_on(self, error: Exception, batch: DataFrame) -> bool:
+        if self._stopping.is_set() or self._keyed is None or not self._keyed.may_go_on(error):
+            return False
+        self._counter.begin(batch)
+        return True
 
     def _run(self, batch: DataFrame, number: int, started_s: float) -> None:
         allocation, version = self._allocation, self._version

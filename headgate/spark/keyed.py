@@ -8,7 +8,7 @@ partition draws the lane to the executor that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -73,10 +73,11 @@ class KeyedStates:
         cores: int,
         settings: StateSettings,
         on_trouble: Callable[[StateError], None],
+        vacated: Collection[str] = (),
     ) -> None:
         self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
-        cluster = None if embedded(spark) else Cluster(spark, on_trouble)
+        cluster = None if embedded(spark) else Cluster(spark, on_trouble, vacated)
         self._states = {node.name: KeyedState(node, place, cores, settings, cluster) for node in nodes}
         self._lanes: dict[str, int] = {}
 
@@ -88,6 +89,8 @@ class KeyedStates:
     def rows(self, node: Node, rows: DataFrame, lanes: int, epoch: int) -> tuple[DataFrame, int]:
         """What the operator puts out in this epoch, and how many lanes it has: more than asked for while slices are on more hosts."""
         state = self._states[node.name]
+        # What lanes of an attempt that failed have told does not count, even where this one has no such lane.
+        self._reports.value = {told: what for told, what in self._reports.value.items() if told[0] != node.name}
         state.begin(epoch)
         put_out = state.rows(rows, lanes, epoch, self._reports)
         self._lanes[node.name] = state.lanes
@@ -132,6 +135,8 @@ class Cluster:
 
     spark: SparkSession
     on_trouble: Callable[[StateError], None]
+    vacated: Collection[str]
+    """Hosts that are to have no state."""
 
 
 @dataclass
@@ -215,11 +220,15 @@ class KeyedState:
         self._go_on(self.checkpoint, self.life, epoch)
         self.loads = [1.0] * self.life.slices
         if self.cluster is not None:
-            assert self.operator is not None
-            spark, on_trouble = self.cluster.spark, self.cluster.on_trouble
-            self.hosted = Hosted(
-                spark, self.operator, self.life, self.place, str(self.durable), self.settings, on_trouble
-            )
+            self.hosted = self._on_hosts(self.cluster, self.life)
+
+    def _on_hosts(self, cluster: Cluster, life: Life) -> Hosted:
+        assert self.operator is not None
+        durable, trouble = str(self.durable), cluster.on_trouble
+        hosted = Hosted(cluster.spark, self.operator, life, self.place, durable, self.settings, trouble)
+        for host in cluster.vacated:
+            hosted.hosting.leave(host)
+        return hosted
 
     def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
         epochs = checkpoint.epochs()

@@ -7,6 +7,7 @@ twice, so that it outvotes the rows, which come from anywhere.
 from __future__ import annotations
 
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 POOL = "headgate-copies"
 """Duties have a share of the cluster of their own, like one more job."""
+PLANNED_ANEW = 2
+"""How often in a row an epoch is planned anew on other hosts before the job fails and is started again."""
 PATIENCE_S = 120.0
+"""Without any host for this long, a job fails."""
 LOOK_S = 0.05
 _ANSWERS = pa.schema([("host", pa.string()), ("answer", pa.binary())])
 
@@ -82,6 +86,17 @@ def folder_of(store: str, host: str) -> str:
     return f"{store}/{host}"
 
 
+def planned_anew(run: Callable[[], None], may_go_on: Callable[[Exception], bool]) -> None:
+    """An epoch that lost a host is planned anew at once, on those that are left: its slices come up where their backups are."""
+    for _ in range(PLANNED_ANEW):
+        try:
+            return run()
+        except Exception as error:
+            if not may_go_on(error):
+                raise
+    return run()
+
+
 def _some_slots(spark: SparkSession) -> dict[str, float]:
     """Executors come one by one after Spark has started, and may all be gone for a moment."""
     until_s = time.monotonic() + PATIENCE_S
@@ -112,7 +127,8 @@ class Hosted:
 
     def __post_init__(self) -> None:
         self.hosting = Hosting(Location.of(self.checkpoint), self.life.slices, self.settings, self._tend)
-        self._background = Background(self.hosting, self.on_error)
+        self._background = Background(self.hosting, self._failed)
+        self._tag, self._closing = f"{POOL}-{uuid.uuid4().hex}", False
 
     def layout(self, lanes: int, loads: Sequence[float]) -> Layout:
         """Where the next epoch runs."""
@@ -140,8 +156,14 @@ class Hosted:
             self._background.ask()
 
     def close(self) -> None:
-        """Stop what goes on beside the epochs."""
+        """Stop what goes on beside the epochs; a host that does not answer is not waited for."""
+        self._closing = True
+        self.spark.sparkContext.cancelJobsWithTag(self._tag)
         self._background.close()
+
+    def _failed(self, error: StateError) -> None:
+        if not self._closing:
+            self.on_error(error)
 
     def copy_whole(self, yes: bool) -> None:
         """Whether slices move by stop-copy-start from now on, instead of being rebuilt beside the epochs."""
@@ -154,6 +176,7 @@ class Hosted:
 
     def _tend(self, wanted: Mapping[str, Duty], epoch: int) -> Mapping[str, Tended]:
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+        self.spark.sparkContext.addJobTag(self._tag)
         answers = self._asked(wanted, TendLane(self._copies(), wanted, epoch))
         return {host: msgspec.json.decode(answer, type=Tended) for host, answer in answers.items()}
 
@@ -162,6 +185,8 @@ class Hosted:
 
     def _asked(self, hosts: Iterable[str], lane: TendLane | CopyLane) -> dict[str, bytes]:
         """What each host answers, if its task came to it."""
+        if self._closing:
+            return {}
         try:
             asked = located(self.spark, [(host, (host,)) for host in hosts], "host string")
             rows = asked.mapInArrow(lane, "host string, answer binary").collect()

@@ -68,7 +68,7 @@ class Hosting:
         self._location, self._slices, self._settings, self._tend = location, slices, settings, tend
         self._lock = threading.RLock()
         self._placement = read_placement(location)
-        self._leaving: frozenset[str] = frozenset()
+        self._leaving = frozenset[str]() if self._placement is None else self._placement.leaving
         self._newest: int | None = None
         self._wanted: tuple[str, ...] = ()
         """The hosts of the lanes, if slices were where they should be."""

@@ -41,11 +41,7 @@ MEASURES = {"n": "count"} | {f"{kind}_{name}": f"{kind}({name})" for name in SEN
 """Statistics of four sensors per device."""
 SCHEMA = "device long, " + ", ".join(f"{name} double" for name in SENSORS)
 SLICES, ROWS = 48, 5_000
-LIMITS = {
-    "spark.executor.memory": "640m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
+LIMITS = {**session.ONE_MACHINE, "spark.executor.memory": "640m"}
 PATIENCE_S = 600.0
 
 
@@ -180,6 +176,7 @@ class Feed:
         folder.mkdir(parents=True)
         self.folder, self._keys, self._written = folder, keys, 0
         self._fills = np.array_split(np.arange(keys), fills) if fills else []
+        self.ahead_of(0)
 
     def ahead_of(self, epochs: int, by: int = 4) -> None:
         """So many files more than epochs."""

@@ -114,7 +114,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     (home / "log4j2.properties").write_text(_LOG4J.format(log=home / LOG))
     (home / "pools.xml").write_text(_pools())
     return {
-        **(_EMBEDDED if embedded else _CLUSTER),
+        **(ONE_MACHINE if embedded else _CLUSTER),
         # State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
         **({"spark.sql.shuffle.partitions": str(settings.slots)} if embedded else {}),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
@@ -127,7 +127,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     }
 
 
-_EMBEDDED = {
+ONE_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Spark's default asks the operating system about links, by a process of its own for each file of a checkpoint.
@@ -135,6 +135,7 @@ _EMBEDDED = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+"""For a driver whose workers and files are all on this machine."""
 # A lane with state waits this long for a slot on the host that has it; a host that is gone is not waited for.
 _CLUSTER = {"spark.locality.wait.node": "10s"}
 _ALWAYS = {

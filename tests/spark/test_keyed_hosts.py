@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headgate.spark.keyed_hosts import planned_anew
 from headgate.spark.pool import LocalPool
 
 from .conftest import Start
@@ -104,6 +105,20 @@ finally:
     engine.close()
     pool.close()
 """
+
+
+def test_an_epoch_is_planned_anew_as_long_as_a_host_was_lost_and_never_for_ever() -> None:
+    for lost, attempts in (([], 1), ([True], 2), ([True, True], 3)):
+        tried: list[int] = []
+        answers = iter([*lost, False])
+
+        def run(tried: list[int] = tried) -> None:
+            tried.append(1)
+            raise OSError
+
+        with pytest.raises(OSError):
+            planned_anew(run, lambda error, answers=answers: next(answers))  # type: ignore[misc]
+        assert len(tried) == attempts
 
 
 @pytest.fixture

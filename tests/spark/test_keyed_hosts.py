@@ -1,149 +1,82 @@
-"""Keyed state on a real cluster: lanes run where their slices are, slices leave a host that goes, and come up again if one is killed."""
+"""What keyed lanes do on the hosts of a cluster, as far as it takes no cluster."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from headgate.spark.keyed_hosts import planned_anew
-from headgate.spark.pool import LocalPool
-
-from .conftest import Start
-from .test_keyed import USERS, newest
-
-ROWS = 4000
-SCRIPT = """
-import json, sys, time
-from pathlib import Path
-from headgate.config import SparkSettings, StateSettings
-from headgate.core.hosts import HostPhase, HostType
-from headgate.spark import session
-from headgate.spark.engine import SparkEngine
-from headgate.spark.pool import LocalPool
-from headgate.state.inspect import read_opens
-from tests.spark.test_keyed import counting
-from tests.spark.test_keyed_hosts import ROWS
-
-place = Path(sys.argv[1])
-pool = LocalPool(place / "pool")
-kind = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=60)
+from headgate.core.duties import Duty
+from headgate.spark.keyed_hosts import TendLane, folder_of, planned_anew
+from headgate.spark.keyed_lanes import LABEL, _marked
+from headgate.spark.lanes import LaneError
+from headgate.spark.located import here
+from headgate.state.aggregate import SLICE
+from headgate.state.copies import Copies
+from tests.state.builders import SETTINGS, Driver, rows
 
 
-def until(holds):
-    until_s = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < until_s, "it did not happen in time"
-        time.sleep(0.1)
+def batch(*slices: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {SLICE: pa.array(slices, pa.int32()), LABEL: pa.array([0] * len(slices), pa.int32()), "x": list(slices)}
+    )
 
 
-for name in ("a", "b", "c"):
-    pool.lease(name, kind)
-until(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()))
-settings = SparkSettings(read_limit=100, driver_memory_mb=1024, stop_s=60, state=StateSettings(backup_epochs=2))
-local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
-spark = session.start(place / "home", settings, pool.master_url, local)
-engine = SparkEngine(spark, place / "home", settings, embedded=False)
-a, b, c = (f"127.0.0.{last}" for last in (11, 12, 13))
+@pytest.mark.parametrize(
+    "batches", [[batch(-3, 5, 6)], [batch(-3, -3, 5, 6)], [batch(), batch(-3), batch(-3), batch(5), batch(6)]]
+)
+def test_a_lane_knows_its_number_by_marks_that_are_no_rows(batches: list[pa.RecordBatch]) -> None:
+    lane, found = _marked(iter(batches))
+    assert lane == 2
+    kept = list(found)
+    assert [row for one in kept for row in one.column("x").to_pylist()] == [5, 6]
+    assert all(LABEL not in one.schema.names for one in kept)
 
 
-def opens():
-    return read_opens(engine.place_of("job"), "count")
+def test_a_lane_without_a_mark_fails_with_a_sentence() -> None:
+    with pytest.raises(LaneError, match="does not know which one it is"):
+        _marked(iter([batch(5)]))
 
 
-def epochs_more(count):
-    before = opens().epoch
-    until(lambda: opens().epoch >= before + count)
+def test_a_lane_is_on_the_host_that_spark_calls_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.12")
+    assert here(("127.0.0.11", "127.0.0.12")) == "127.0.0.12"
+    assert here(("somewhere", "else")) not in ("somewhere", "else")
 
 
-def hosting():
-    return engine._jobs["job"].hosted["count"].hosting
+def test_a_duty_is_done_on_its_own_host_and_nowhere_else(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(tmp_path)
+    driver.epoch_of(rows([(user, 1) for user in range(20)]))
+    store = str(tmp_path / "store")
+    copies = Copies(driver.operator, driver.life, store, str(tmp_path / "checkpoint"), SETTINGS)
+    every = tuple(range(driver.life.slices))
+    lane = TendLane(copies, {"duty-a": Duty(every, every), "duty-b": Duty((), ())}, 0)
+    asked = [pa.RecordBatch.from_pydict({"host": ["duty-a"]})]
+    monkeypatch.setenv("SPARK_LOCAL_IP", "duty-b")
+    assert list(lane(asked)) == []
+    here.cache_clear()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "duty-a")
+    (answer,) = lane(asked)
+    assert answer.column("host").to_pylist() == ["duty-a"]
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"duty-a"}
+    own = Copies(driver.operator, driver.life, folder_of(store, "duty-a"), str(tmp_path / "checkpoint"), SETTINGS)
+    assert own.versions(every) == dict.fromkeys(every, 0)
 
 
-def homes():
-    return sorted(set(hosting().placement.homes()))
-
-
-def settled(*hosts):
-    placement = hosting().placement
-    return homes() == sorted(hosts) and all(place.ready and place.migration is None for place in placement.places)
-
-
-def say(what, **facts):
-    print(json.dumps({"what": what, **facts}), flush=True)
-
-
-try:
-    until(lambda: len(engine.observe().hosts) == 3)
-    engine.submit(counting(place / "out", lanes=3, rows=ROWS))
-    until(lambda: engine._jobs["job"].hosted and opens() and settled(a, b, c))
-    epochs_more(1)
-    before = opens().all
-    epochs_more(3)
-    opened = {origin: count - before.get(origin, 0) for origin, count in opens().all.items()}
-    say("steady", opened=opened, homes=homes())
-    engine.vacate(c)
-    until(lambda: engine.is_vacant(c) and settled(a, b))
-    say("left", homes=homes(), rebuilt=opens().all.get("rebuilt", 0) - before.get("rebuilt", 0))
-    engine.occupy(c)
-    until(lambda: settled(a, b, c))
-    epochs_more(1)
-    (worker,) = pool._workers()["b"]
-    for process in [worker, *worker.children(recursive=True)]:
-        process.kill()
-    rebuilt = opens().all.get("rebuilt", 0)
-    until(lambda: b not in homes())
-    epochs_more(2)
-    say("lost", homes=homes(), rebuilt=opens().all.get("rebuilt", 0) - rebuilt, reason=engine.states()["job"].reason)
-    until(lambda: sum(engine.observe().jobs["job"].operators["in"].processed.values()) == ROWS)
-    say("done", phase=engine.states()["job"].phase.value)
-finally:
-    engine.close()
-    pool.close()
-"""
-
-
-def test_an_epoch_is_planned_anew_as_long_as_a_host_was_lost_and_never_for_ever() -> None:
-    for lost, attempts in (([], 1), ([True], 2), ([True, True], 3)):
-        tried: list[int] = []
-        answers = iter([*lost, False])
-
-        def run(tried: list[int] = tried) -> None:
-            tried.append(1)
-            raise OSError
-
-        with pytest.raises(OSError):
-            planned_anew(run, lambda error, answers=answers: next(answers))  # type: ignore[misc]
-        assert len(tried) == attempts
-
-
-@pytest.fixture
-def told(tmp_path: Path, start: Start) -> Iterator[dict[str, Any]]:
-    """What the script said, by the name of the chapter."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    try:
-        run = start([sys.executable, str(script), str(tmp_path)])
-        lines = [json.loads(line) for line in run.lines()]
-        assert run.wait() == 0, run.errors()
-        yield {line["what"]: line for line in lines}
-    finally:
-        LocalPool(tmp_path / "pool").close()
-
-
-def test_lanes_follow_their_slices_through_a_host_that_leaves_and_one_that_is_killed(
-    told: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize(("lost", "attempts"), [([], 1), ([True], 2), ([True, True], 3)])
+def test_an_epoch_is_planned_anew_as_long_as_a_host_was_lost_and_never_for_ever(
+    lost: list[bool], attempts: int
 ) -> None:
-    opened = told["steady"]["opened"]
-    assert opened.get("local", 0) >= 0.95 * sum(opened.values()) > 0
-    assert told["left"]["homes"] == ["127.0.0.11", "127.0.0.12"]
-    assert told["left"]["rebuilt"] == 0, "slices were there before their lanes"
-    assert told["lost"]["homes"] == ["127.0.0.11", "127.0.0.13"]
-    assert told["lost"]["rebuilt"] == 0, "backups were there"
-    assert told["done"]["phase"] == "running"
-    counted = {user: (row["n"], row["total"]) for user, row in newest(tmp_path / "out").items()}
-    assert counted == {user: (len(range(user, ROWS, USERS)), sum(range(user, ROWS, USERS))) for user in range(USERS)}
+    tried: list[int] = []
+    answers = iter([*lost, False])
+    may_go_on: Callable[[Exception], bool] = lambda error: next(answers)  # noqa: E731
+
+    def run() -> None:
+        tried.append(1)
+        raise OSError
+
+    with pytest.raises(OSError):
+        planned_anew(run, may_go_on)
+    assert len(tried) == attempts

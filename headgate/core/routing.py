@@ -6,7 +6,7 @@ does it here, be it the engine that has to give every slice a lane on its host, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.config import StateSettings
@@ -176,6 +176,21 @@ def hosts_in_turn(
         given[host] += 1
         chosen.append(host)
     return tuple(chosen)
+
+
+def lane_hosts(lanes: int, slots: Mapping[str, float], needed: Collection[str] = ()) -> tuple[str, ...]:
+    """The host of each lane: by the slots of the hosts, and one at least on each that is `needed`, even if that makes more lanes.
+
+    >>> lane_hosts(4, {"a": 2, "b": 1})
+    ('a', 'a', 'a', 'b')
+    >>> lane_hosts(1, {"a": 2, "b": 1}, needed=["a", "b"])
+    ('a', 'b')
+    """
+    counts = {host: int(host in needed) for host in slots}
+    for _ in range(lanes - sum(counts.values())):
+        following = min(slots, key=lambda host: ((counts[host] + 1) / max(slots[host], 1e-9), host))
+        counts[following] += 1
+    return tuple(host for host in sorted(slots) for _ in range(counts[host]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from headgate.spark.places import Places
 from headgate.spark.plan import Cluster
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Topology
+from headgate.state.hosting import Hosting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,7 @@ class SparkEngine:
         self._home = home.resolve()
         self._settings = settings
         self._jobs: dict[str, RunningJob] = {}
+        self._vacated: set[str] = set()
         self._lock = threading.RLock()
         self._records = TaskRecords(spark)
         self._gateway = Gateway(spark)
@@ -131,6 +133,7 @@ class SparkEngine:
             job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
             job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
             job.cluster = self._cluster(len(self._jobs))
+            job.vacated = self._vacated
             self._jobs[topology.name] = job
             return job
 
@@ -186,6 +189,25 @@ class SparkEngine:
         if rows is not None and rows < 1:
             raise InputError(f'job "{name}": its read limit is {rows}; it must be at least 1 row')
         self._job(name).set_read_limit(rows)
+
+    def vacate(self, host: str) -> None:
+        """Keyed state moves away from this host, by Spark's name for it, while jobs go on."""
+        self._vacated.add(host)
+        for hosting in self._hostings():
+            hosting.leave(host)
+
+    def occupy(self, host: str) -> None:
+        """It may have state again."""
+        self._vacated.discard(host)
+        for hosting in self._hostings():
+            hosting.stay(host)
+
+    def is_vacant(self, host: str) -> bool:
+        """Whether no job needs the state on this host any more: it may be released."""
+        return all(hosting.is_free(host) for hosting in self._hostings())
+
+    def _hostings(self) -> list[Hosting]:
+        return [hosted.hosting for job in self._running().values() for hosted in job.hosted.values()]
 
     def states(self) -> Mapping[str, JobState]:
         with self._lock:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from headgate.ports import JobPhase
 from headgate.spark import levers, metering, plan
 from headgate.spark.counters import Done, Slices, start_of
 from headgate.spark.keyed import KeyedStates
+from headgate.spark.keyed_hosts import Hosted, planned_anew
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.plan import Observing
@@ -85,6 +86,8 @@ class RunningJob:
         self.intent: Intent = topology.intent
         self.place = place
         self.pool = ""
+        self.vacated: Collection[str] = ()
+        """Hosts that are to have no keyed state."""
         self.read_limit: int | None = settings.read_limit
         self.phase = JobPhase.STARTING
         self.reason = ""
@@ -183,7 +186,7 @@ class RunningJob:
         if not nodes:
             return None
         slots, state = self._settings.slots, self._settings.state
-        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble)
+        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble, self.vacated)
 
     def _state_trouble(self, error: StateError) -> None:
         """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""
@@ -193,6 +196,11 @@ class RunningJob:
         if self._keyed is not None:
             self._keyed.close()
         self._keyed = None
+
+    @property
+    def hosted(self) -> Mapping[str, Hosted]:
+        """Its keyed operators on the hosts of a cluster."""
+        return {} if self._keyed is None else self._keyed.hosted()
 
     def _hang_up(self) -> None:
         """End the thread and the connection that a query's callbacks came by: Py4J keeps both when the query is long gone."""
@@ -298,7 +306,7 @@ class RunningJob:
             self._counter.attach(batch.sparkSession)
             self._counter.begin(batch)
             started_s = self._begin()
-            self._run(batch, number, started_s)
+            planned_anew(lambda: self._run(batch, number, started_s), lambda error: self._may_go_on(error, batch))
             self._wait(started_s)
         except BaseException as error:
             self._counters.given_up()
@@ -316,6 +324,12 @@ class RunningJob:
             self._gap_s = gap_s if self._gap_s == 0 else min(gap_s, SLOWER * self._gap_s)
         self._counters.started(now_s, self._gap_s)
         return now_s
+
+    def _may_go_on(self, error: Exception, batch: DataFrame) -> bool:
+        if self._stopping.is_set() or self._keyed is None or not self._keyed.may_go_on(error):
+            return False
+        self._counter.begin(batch)
+        return True
 
     def _run(self, batch: DataFrame, number: int, started_s: float) -> None:
         allocation, version = self._allocation, self._version

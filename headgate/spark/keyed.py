@@ -8,7 +8,7 @@ partition draws the lane to the executor that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,10 @@ from headgate.config import StateSettings
 from headgate.core.routing import Routing, routed, slice_count
 from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
-from headgate.spark.keyed_lanes import LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.keyed_hosts import Hosted
+from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, Combining, KeyedLane, Reports, Told
 from headgate.spark.labels import labels
+from headgate.spark.located import embedded, located
 from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, partial_schema
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 
 HERE = "here"
 """All lanes of the embedded Spark are on one host."""
+VOTES = 2
+"""A lane's mark is read so many times on a cluster: the host that it lies on has more votes than any that rows come from."""
+REMEMBERED = 0.8
+"""Share of a slice's load that is remembered from one epoch to the next."""
 _CLOCK = "clock.json"
 
 
@@ -69,6 +75,8 @@ class Placed:
     hosts: tuple[str, ...] = ()
     """The host of each lane; empty: wherever Spark likes."""
     places: Places | None = None
+    avoided: tuple[str, ...] = ()
+    """Hosts that are to have no lane."""
 
 
 class KeyedStates:
@@ -82,10 +90,12 @@ class KeyedStates:
         cores: int,
         settings: StateSettings,
         on_trouble: Callable[[StateError], None],
+        vacated: Collection[str] = (),
     ) -> None:
         self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
-        self._states = {node.name: KeyedState(node, place, cores, settings) for node in nodes}
+        cluster = None if embedded(spark) else Cluster(spark, on_trouble, vacated)
+        self._states = {node.name: KeyedState(node, place, cores, settings, cluster) for node in nodes}
         self._lanes: dict[str, int] = {}
 
     def declare(self, node: Node, rows: DataFrame) -> Any:
@@ -93,12 +103,27 @@ class KeyedStates:
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
-    def rows(self, node: Node, rows: DataFrame, epoch: int, placed: Placed) -> DataFrame:
-        """What the operator puts out in this epoch."""
+    def rows(self, node: Node, rows: DataFrame, epoch: int, placed: Placed) -> tuple[DataFrame, int]:
+        """What the operator puts out in this epoch, and how many lanes it has: more than asked for while slices are on more hosts."""
         state = self._states[node.name]
-        self._lanes[node.name] = placed.lanes
+        # What lanes of an attempt that failed have told does not count, even where this one has no such lane.
+        self._reports.value = {told: what for told, what in self._reports.value.items() if told[0] != node.name}
         state.begin(epoch)
-        return state.rows(rows, placed, epoch, self._reports)
+        put_out = state.rows(rows, placed, epoch, self._reports)
+        self._lanes[node.name] = state.lanes
+        return put_out, state.lanes
+
+    def may_go_on(self, error: BaseException) -> bool:
+        """Whether an epoch that failed is to be planned anew at once: a host was lost, or Spark has put a lane elsewhere."""
+        hosted = [state.hosted for state in self._states.values() if state.hosted is not None]
+        astray = ASTRAY in str(error) and not any(one.lenient for one in hosted)
+        for one in hosted:
+            one.lenient = one.lenient or astray
+        return astray or any(one.changed() for one in hosted)
+
+    def hosted(self) -> dict[str, Hosted]:
+        """The operators whose slices are on hosts of a cluster."""
+        return {name: state.hosted for name, state in self._states.items() if state.hosted is not None}
 
     def slices(self) -> dict[str, Slices]:
         """Rows of each slice so far, and its lane; of operators that have run."""
@@ -125,6 +150,16 @@ class KeyedStates:
             state.close()
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """A Spark whose lanes run on hosts of their own."""
+
+    spark: SparkSession
+    on_trouble: Callable[[StateError], None]
+    vacated: Collection[str]
+    """Hosts that are to have no state."""
+
+
 @dataclass
 class KeyedState:
     """One keyed operator."""
@@ -133,11 +168,14 @@ class KeyedState:
     job: Path
     cores: int
     settings: StateSettings
+    cluster: Cluster | None = None
     operator: KeyedOperator | None = None
     checkpoint: Checkpoint | None = None
     life: Life | None = None
     clock: Clock = NEVER
     routing: Routing | None = None
+    loads: list[float] = field(default_factory=list)
+    """Rows of each slice in recent epochs."""
     slices: Slices | None = None
     """Rows of each slice so far, and its lane; None before the first epoch."""
     _begun: bool = False
@@ -145,12 +183,15 @@ class KeyedState:
     """Whether the controller has said which lane each slice has."""
     committed: tuple[DeltaFile, ...] | None = None
     upkeep: Background | None = None
+    hosted: Hosted | None = None
     combining: bool = False
     """Whether rows are combined by key before the exchange."""
     _tables: dict[bool, Table] = field(default_factory=dict)
     """Of the routing now, by whether rows are combined."""
     _combined: int = 0
     """Epochs in a row in which they were."""
+    _homes: tuple[str, ...] = ()
+    """The host of each slice."""
 
     @property
     def place(self) -> Path:
@@ -205,6 +246,17 @@ class KeyedState:
             self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
         self._go_on(self.checkpoint, self.life, epoch)
         self._begun = True
+        self.loads = [1.0] * self.life.slices
+        if self.cluster is not None:
+            self.hosted = self._on_hosts(self.cluster, self.life)
+
+    def _on_hosts(self, cluster: Cluster, life: Life) -> Hosted:
+        assert self.operator is not None
+        durable, trouble = str(self.durable), cluster.on_trouble
+        hosted = Hosted(cluster.spark, self.operator, life, self.place, durable, self.settings, trouble)
+        for host in cluster.vacated:
+            hosted.hosting.leave(host)
+        return hosted
 
     def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
         epochs = checkpoint.epochs()
@@ -220,7 +272,9 @@ class KeyedState:
         """Stop what goes on in the background."""
         if self.upkeep is not None:
             self.upkeep.close()
-        self.upkeep = None
+        if self.hosted is not None:
+            self.hosted.close()
+        self.upkeep = self.hosted = None
         self._forget_tables()
 
     def _forget_tables(self) -> None:
@@ -237,9 +291,17 @@ class KeyedState:
         if self.combining:
             rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
         table = self._table_for(rows, routing, self.life.slices, placed.places)
-        laned = rows.select(*table.columns).repartition(placed.lanes, LABEL)
+        laned = rows.select(*table.columns).repartition(self.lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
+        if self.hosted is not None:
+            lane = replace(lane, hosts=self.hosted.hosts, host_of=routing.host_of, lenient=self.hosted.lenient)
         return table.beside(laned).mapInArrow(lane, self.schema)
+
+    @property
+    def lanes(self) -> int:
+        """Of the epoch that was planned last."""
+        assert self.routing is not None
+        return len(self.routing.host_of)
 
     def _task(self, life: Life, epoch: int) -> LaneTask:
         return LaneTask(
@@ -255,25 +317,41 @@ class KeyedState:
         )
 
     def _routed(self, placed: Placed, slices: int) -> Routing:
+        self.routing = self._on_one_host(placed, slices) if self.hosted is None else self._at_home(self.hosted, placed)
+        return self.routing
+
+    def _on_one_host(self, placed: Placed, slices: int) -> Routing:
         """As the controller assigned them; else evenly, and they stay where they are while there are as many lanes."""
         hosts = placed.hosts or (HERE,) * placed.lanes
         assigned = placed.slices is not None and len(placed.slices) == slices
         before = None if self._assigned else self.routing
-        if assigned and placed.slices is not None:
-            self.routing = Routing(placed.slices, hosts)
-        elif before is None or len(before.host_of) != placed.lanes:
-            even = routed([1.0] * slices, [HERE] * slices, [HERE] * placed.lanes, self.settings, before)
-            self.routing = replace(even, host_of=hosts)
-        else:
-            self.routing = replace(before, host_of=hosts)
         self._assigned = assigned
-        return self.routing
+        if assigned and placed.slices is not None:
+            return Routing(placed.slices, hosts)
+        if before is not None and len(before.host_of) == placed.lanes:
+            return replace(before, host_of=hosts)
+        even = routed([1.0] * slices, [HERE] * slices, [HERE] * placed.lanes, self.settings, before)
+        return replace(even, host_of=hosts)
+
+    def _at_home(self, hosted: Hosted, placed: Placed) -> Routing:
+        """Slices are in lanes of the host that has them; which lane, the controller says, else they stay where they are."""
+        hosted.avoid(placed.avoided)
+        layout = hosted.layout(placed.lanes, self.loads)
+        before = self.routing
+        if placed.slices is not None and len(placed.slices) == len(layout.homes):
+            before = Routing(placed.slices, layout.lane_hosts)
+        elif before is not None and before.host_of == layout.lane_hosts and self._homes == layout.homes:
+            return before
+        self._homes = layout.homes
+        return routed(self.loads, layout.homes, layout.lane_hosts, self.settings, before)
 
     def _table_for(self, rows: DataFrame, routing: Routing, slices: int, places: Places | None) -> Table:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
         if self.combining not in self._tables:
-            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, places)
+            marks = _marks(rows.sparkSession, routing, None if self.hosted is not None else places)
+            votes = 1 if self.hosted is None else VOTES
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, marks, votes)
         return self._tables[self.combining]
 
     def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
@@ -283,6 +361,8 @@ class KeyedState:
         if self.keyed.time is not None:
             self._set_clock(epoch, [one.latest_ms for one in told if one.latest_ms is not None])
         self.checkpoint.commit(epoch, files)
+        if self.hosted is not None:
+            self.hosted.committed(epoch, told)
         self.committed = files
         self._add_rows(told, self.life.slices)
         self.combining = self._worth_combining(told)
@@ -316,6 +396,7 @@ class KeyedState:
         rows = list(self.slices[0]) if self.slices is not None else [0.0] * slices
         for slice_, count in (found for one in told for found in one.report.slice_rows.items()):
             rows[slice_] += count
+            self.loads[slice_] = REMEMBERED * self.loads[slice_] + (1 - REMEMBERED) * count
         self.slices = tuple(rows), self.routing.lane_of
 
 
@@ -333,15 +414,15 @@ class Table:
     """The same, with the columns of the operator's input, all null."""
     columns: tuple[Any, ...]
     """The same columns of an input row, with its slice and its label."""
+    votes: int = 1
 
     @staticmethod
-    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, places: Places | None) -> Table:
+    def of(
+        rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame, votes: int = 1
+    ) -> Table:
         from pyspark.sql import functions as F
 
-        lanes = len(routing.host_of)
-        names = labels(lanes)
-        each = [(names[lane], -1 - lane) for lane in range(lanes)]
-        marks = _marks(rows.sparkSession, each, routing.host_of, places)
+        names = labels(len(routing.host_of))
         own = [one for one in rows.schema.fields if one.name != SLICE]
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
         hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
@@ -349,21 +430,27 @@ class Table:
         # An array literal is data to the code that Spark generates: another table compiles nothing anew.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
         columns = (*(F.col(f"`{one.name}`") for one in own), slice_.alias(SLICE), label.alias(LABEL))
-        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
+        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns, votes)
 
     def beside(self, rows: DataFrame) -> DataFrame:
         """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""
-        return self.rows.union(rows)
+        marked = self.rows
+        for _ in range(self.votes - 1):
+            marked = marked.union(self.rows)
+        return marked.union(rows)
 
 
-def _marks(
-    spark: SparkSession, each: Sequence[tuple[int, int]], hosts: Sequence[str], places: Places | None
-) -> DataFrame:
-    """On their hosts; or, where Spark may choose, cached wherever they are made first."""
-    schema = f"{LABEL} int, {SLICE} int"
+def _marks(spark: SparkSession, routing: Routing, places: Places | None) -> DataFrame:
+    """On the hosts of the lanes; or, where Spark may choose, cached wherever they are made first."""
+    schema, lanes = f"{LABEL} int, {SLICE} int", len(routing.host_of)
+    each = [(label, -1 - lane) for lane, label in enumerate(labels(lanes))]
     if places is not None:
-        return places.marks(spark, schema, each, hosts)
-    return spark.createDataFrame(each, schema).repartition(len(each), LABEL).persist()
+        return places.marks(spark, schema, each, routing.host_of)
+    if set(routing.host_of) == {HERE}:
+        return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
+    # Spark sends an exchange's partition to where all of it comes from: the host that the lane's mark begins on.
+    begun = located(spark, list(zip(routing.host_of, each, strict=True)), schema)
+    return begun.repartition(lanes, LABEL).persist()
 
 
 # -- what the rows look like -------------------------------------------------------------------------------------------------

@@ -129,7 +129,8 @@ class Epoch:
     def placed(self, node: Node, lanes: int) -> Placed:
         """Where the slices and lanes of an operator are to be."""
         hosts = self.cluster.hosts(lanes, self.allocation.avoided)
-        return Placed(lanes, self.allocation.slices.get(node.name), hosts, self.cluster.places if hosts else None)
+        places = self.cluster.places if hosts else None
+        return Placed(lanes, self.allocation.slices.get(node.name), hosts, places, self.allocation.avoided)
 
 
 def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -321,7 +322,7 @@ def _keyed(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     if epoch.number == DRY:
         rows = frame.rows.repartition(lanes).mapInArrow(lambda batches: batches, epoch.keyed.declare(node, frame.rows))
     else:
-        rows = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.placed(node, lanes))
+        rows, lanes = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.placed(node, lanes))
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
 
 

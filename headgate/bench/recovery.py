@@ -1,0 +1,121 @@
+"""A worker is killed with `kill -9`: how long until a keyed job's output goes on, with backups on one, two and three hosts.
+
+On a standalone cluster on this machine. The lost host always holds the same amount of state; its slices come up at the same time on the
+hosts that have their backups (ChronoStream, fig. 19). Beside it, Spark's own state store on RocksDB with changelog checkpointing,
+which restores the lost partitions from its checkpoint directory; it too has three hosts left to do it on.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any
+
+from headgate.bench import Figure, Result, native
+from headgate.bench.cluster import (
+    MEASURES,
+    Cluster,
+    Feed,
+    Outputs,
+    cluster,
+    keys_of,
+    kill_host,
+    put_in_place,
+    stream,
+    topology,
+)
+from headgate.config import StateSettings
+from headgate.errors import EngineError
+from headgate.sim.bars import Bar
+
+BACKUPS = (1, 2, 3)
+LOST_MB = 128
+"""State on the host that is lost."""
+HOSTS = 4
+SETTLE = 8
+FILLS = 8
+WENT_ON = 4
+"""Epochs after which it is known that the output goes on."""
+FASTER = 1.0
+SETTINGS = StateSettings(backups=1, backup_epochs=2, upkeep_epochs=1000)
+
+
+def measure() -> Result:
+    """Seconds from the kill until the output goes on."""
+    found: dict[int, float] = {}
+    with cluster(HOSTS, SETTINGS) as hosts:
+        for turn, backups in enumerate(BACKUPS):
+            doomed = "0" if turn == 0 else f"again-{turn}"
+            hosts.leased(doomed)
+            found[backups] = _recovered(hosts, backups, doomed)
+        hosts.leased("last")
+        restored = _restored(hosts, "last")
+    figures = [Figure("state on the lost host", LOST_MB, "MB")]
+    figures += [
+        Figure(f"backups on {count} {'host' if count == 1 else 'hosts'}: seconds until the output goes on", took_s, "s")
+        for count, took_s in found.items()
+    ]
+    figures.append(Figure("Spark's own state, restored on 3 hosts: seconds until the output goes on", restored, "s"))
+    bar = Bar("Spark's own recovery, times that with backups on 3 hosts", restored / found[3], ">=", FASTER)
+    return Result(tuple(figures), (bar,))
+
+
+def _recovered(hosts: Cluster, backups: int, doomed: str) -> float:
+    name, keys = f"backups-{backups}", keys_of(LOST_MB * (backups + 1))
+    outputs, feed = Outputs(), Feed(hosts.place / name, keys)
+    (lost,) = hosts.addresses(doomed)
+    others = sorted(set(hosts.slots()) - {lost})
+    put_in_place(hosts.engine, name, keys)
+    hosts.engine.submit(topology(name, feed.folder, outputs, backups + 1))
+    for host in others[backups:]:
+        hosts.hosted(name).hosting.leave(host)
+    feed.until(outputs, lambda: _is_ready(hosts, name, lost, others[backups:]))
+    settled = len(outputs.at_s) + SETTLE
+    feed.until(outputs, lambda: len(outputs.at_s) >= settled)
+    took_s = _until_next(hosts, feed, outputs, doomed)
+    hosts.engine.remove(name)
+    hosts.pool.release(doomed)
+    return took_s
+
+
+def _is_ready(hosts: Cluster, job: str, lost: str, unused: list[str]) -> bool:
+    """Whether the slices are on the hosts that they should be on, each with its backup."""
+    placement = hosts.hosted(job).hosting.placement
+    if placement is None:
+        return False
+    settled = all(place.migration is None and len(place.ready) == 1 for place in placement.places)
+    return settled and lost in placement.homes() and not set(unused) & set(placement.homes())
+
+
+def _until_next(hosts: Cluster, feed: Feed, outputs: Outputs, doomed: str) -> float:
+    """From the kill to the end of the longest pause: an epoch that was nearly done may still be put out just after the kill."""
+    begun_s = time.time()
+    kill_host(hosts, doomed)
+    feed.until(outputs, lambda: outputs.since(begun_s) >= WENT_ON)
+    times = [begun_s, *(at_s for at_s in outputs.at_s if at_s > begun_s)]
+    return max((after - before, after) for before, after in pairwise(times))[1] - begun_s
+
+
+# -- Spark's own state -------------------------------------------------------------------------------------------------------
+
+
+def _restored(hosts: Cluster, doomed: str) -> float:
+    """The same statistics of as many keys, by Spark's aggregation, with a partition per slot that is left."""
+    outputs, feed = Outputs(), Feed(hosts.place / "native", keys_of(LOST_MB * HOSTS), FILLS)
+    (lost,) = hosts.addresses(doomed)
+    spark = hosts.engine.spark
+    partitions = round(sum(count for host, count in hosts.slots().items() if host != lost))
+    query = native.measured(
+        spark, stream(spark, feed.folder), MEASURES, hosts.place / "checkpoint", partitions, outputs.write
+    )
+    try:
+        feed.until(outputs, lambda: _alive(query) and len(outputs.at_s) >= FILLS + SETTLE)
+        return _until_next(hosts, feed, outputs, doomed)
+    finally:
+        query.stop()
+
+
+def _alive(query: Any) -> bool:
+    if not query.isActive:
+        raise EngineError(f"Spark's own query ended: {query.exception()}")
+    return True

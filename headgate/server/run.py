@@ -25,7 +25,6 @@ from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
 from headgate.spark.jobfile import JobRequest, build, wants_spark
-from headgate.spark.pool import LocalPool, left_behind
 from headgate.spark.topology import Topology
 
 TICK_S = 0.2
@@ -99,7 +98,7 @@ def _own_signals(stop: Stop) -> Iterator[None]:
 
 
 def run(
-    plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None = None, open_pool: OpenPool = LocalPool
+    plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None = None, open_pool: OpenPool | None = None
 ) -> Summary:
     """Run until somebody asks to stop, or the time is over; returns what came of it."""
     stop = stop or Stop()
@@ -112,7 +111,7 @@ def run(
         listening = stack.enter_context(closing(listen(plan.port)))
         window = snapshots_needed(plan.loop.settings)
         journal = stack.enter_context(SqliteJournal(plan.home.journal, window=window))
-        pool = _pool(plan, open_pool)
+        pool = _pool(plan, open_pool or _open_pool)
         landlord = _landlord(plan, pool, journal, watcher, stack)
         watcher.tell(time.time(), "", "starts Spark")
         engine = stack.enter_context(closing(_engine(plan, open_engine, pool)))
@@ -132,9 +131,19 @@ def run(
 
 def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
     """Where hosts come from. Those that somebody left behind who was killed go if none are wanted."""
-    if plan.hosts is None and left_behind(plan.home.hosts):
-        open_pool(plan.home.hosts).close()
+    if plan.hosts is None and plan.home.hosts.exists():
+        from headgate.spark.pool import left_behind
+
+        if left_behind(plan.home.hosts):
+            open_pool(plan.home.hosts).close()
     return None if plan.hosts is None else open_pool(plan.home.hosts)
+
+
+def _open_pool(home: Path) -> ClusterPool:
+    """Processes of this machine; imported late, because most services need none of it."""
+    from headgate.spark.pool import LocalPool
+
+    return LocalPool(home)
 
 
 def _landlord(

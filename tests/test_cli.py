@@ -325,7 +325,7 @@ def test_full_disk_is_one_sentence():
 
 
 def test_lack_of_memory_is_one_sentence(monkeypatch, capsys):
-    def hungry() -> None:
+    def hungry(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(config, "describe", hungry)
@@ -334,7 +334,7 @@ def test_lack_of_memory_is_one_sentence(monkeypatch, capsys):
 
 
 def test_interrupt_is_quiet(monkeypatch, capsys):
-    def interrupted() -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(config, "describe", interrupted)

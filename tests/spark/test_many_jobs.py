@@ -59,8 +59,8 @@ def heap_mb(spark: SparkSession) -> float:
     looks = []
     for _ in range(3):
         jvm.System.gc()
-        runtime = jvm.Runtime.getRuntime()
-        looks.append((runtime.totalMemory() - runtime.freeMemory()) / 2**20)
+        memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+        looks.append(memory.getHeapMemoryUsage().getUsed() / 2**20)
         time.sleep(0.2)
     return float(min(looks))
 

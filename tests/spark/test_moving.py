@@ -16,6 +16,8 @@ from .on_cluster import HOSTS, ROWS
 from .processes import Run
 from .test_keyed import expected, newest
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

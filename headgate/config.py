@@ -277,8 +277,15 @@ class StateSettings:
     lock_wait_s: float = setting(
         10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
     )
-    balance_epochs: int = setting(
-        20, "epochs", "How often it is looked whether slices should move between hosts, by what they had to do.", 1
+    hand_over_epochs: int = setting(
+        20, "epochs", "Slices that move to other hosts change hands together; for so long they wait for each other.", 1
+    )
+    hosts_wait_s: float = setting(
+        30.0,
+        "s",
+        "After a start, slices wait so long for the hosts that have them before others rebuild them.",
+        0,
+        3600,
     )
     combine_ratio: float = setting(
         4.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1

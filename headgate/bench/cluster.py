@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,11 @@ from headgate.bench.workload import home, wait_for
 from headgate.config import SparkSettings, StateSettings
 from headgate.core.hosts import HostPhase, HostType
 from headgate.core.intents import Intent
+from headgate.core.model import Action, ActionKind, Cause
 from headgate.spark import session
 from headgate.spark.engine import SparkEngine
 from headgate.spark.keyed_hosts import Hosted
-from headgate.spark.pool import LocalPool
+from headgate.spark.pool import LocalPool, same_code
 from headgate.spark.topology import Topology
 from headgate.state.aggregate import Aggregate
 from headgate.state.checkpoint import Checkpoint
@@ -41,6 +42,8 @@ MEASURES = {"n": "count"} | {f"{kind}_{name}": f"{kind}({name})" for name in SEN
 """Statistics of four sensors per device."""
 SCHEMA = "device long, " + ", ".join(f"{name} double" for name in SENSORS)
 SLICES, ROWS = 48, 5_000
+AHEAD = 2
+"""Files that wait: the one that is read, and the next."""
 LIMITS = {**session.ON_THIS_MACHINE, "spark.executor.memory": "640m"}
 PATIENCE_S = 600.0
 
@@ -67,14 +70,17 @@ class Cluster:
 
     def slots(self) -> dict[str, float]:
         """By host."""
-        from headgate.spark.located import slots
-
-        return slots(self.engine.spark)
+        return dict(self.engine._hosts.cores())
 
     def hosted(self, job: str) -> Hosted:
         """The keyed operator of a job."""
         wait_for(lambda: "count" in self.engine._jobs[job].hosted, PATIENCE_S)
         return self.engine._jobs[job].hosted["count"]
+
+    def avoid(self, job: str, *hosts: str) -> None:
+        """Lanes and slices of a job leave these hosts, or may be there again if they are not named any more."""
+        changed = replace(self.engine._jobs[job].allocation, avoided=hosts)
+        self.engine.apply(Action(ActionKind.RECONFIGURE, job, {job: changed}, Cause("a benchmark")))
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def cluster(hosts: int, settings: StateSettings) -> Iterator[Cluster]:
                 pool.lease(str(number), KIND)
             wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()), PATIENCE_S)
             spark_settings = SparkSettings(driver_memory_mb=1024, retries=0, state=settings)
-            spark = session.start(place / "home", spark_settings, pool.master_url, LIMITS)
+            spark = session.start(place / "home", spark_settings, pool.master_url, {**LIMITS, **same_code()})
             engine = SparkEngine(spark, place / "home", spark_settings, embedded=False)
             try:
                 found = Cluster(pool, engine, place)
@@ -104,6 +110,8 @@ class Outputs:
     """When each epoch was put out."""
 
     at_s: list[float] = field(default_factory=list)
+    epochs: dict[int, float] = field(default_factory=dict)
+    """The same, by their numbers."""
     counts: dict[int, int] = field(default_factory=dict)
     """Of each epoch, the sum of the counts that it put out: what a lost or doubled row would change."""
 
@@ -112,11 +120,8 @@ class Outputs:
         found = rows.selectExpr("coalesce(sum(n), 0)").first()
         assert found is not None
         self.counts[epoch] = int(found[0])
-        self.at_s.append(time.time())
-
-    def since(self, from_s: float) -> int:
-        """Epochs put out since then."""
-        return sum(at_s > from_s for at_s in self.at_s)
+        self.epochs[epoch] = time.time()
+        self.at_s.append(self.epochs[epoch])
 
     def longest_s(self, from_s: float, to_s: float) -> float:
         """The longest time without an output that ends between these times."""
@@ -169,26 +174,26 @@ def stream(spark: SparkSession, files: Path) -> DataFrame:
 
 
 class Feed:
-    """Files that the next epochs read: there is always a next one."""
+    """Files that the next epochs read, one each: there is always a next one."""
 
     def __init__(self, folder: Path, keys: int, fills: int = 0) -> None:
         """The first `fills` of them have every key once."""
         folder.mkdir(parents=True)
-        self.folder, self._keys, self._written = folder, keys, 0
+        self.folder, self._keys, self.written = folder, keys, 0
         self._fills = np.array_split(np.arange(keys), fills) if fills else []
         self.ahead_of(0)
 
-    def ahead_of(self, epochs: int, by: int = 4) -> None:
+    def ahead_of(self, epochs: int) -> None:
         """So many files more than epochs."""
-        while self._written < epochs + by:
-            filling = self._written < len(self._fills)
-            keys = self._fills[self._written] if filling else some_keys(self._written, ROWS, self._keys)
-            values = np.random.default_rng(self._written).random((len(SENSORS), len(keys)))
+        while self.written < epochs + AHEAD:
+            filling = self.written < len(self._fills)
+            keys = self._fills[self.written] if filling else some_keys(self.written, ROWS, self._keys)
+            values = np.random.default_rng(self.written).random((len(SENSORS), len(keys)))
             table = pa.table({"device": pa.array(keys, pa.int64()), **dict(zip(SENSORS, values, strict=True))})
             beside = self.folder.parent / f"{self.folder.name}.part"
             pq.write_table(table, beside)
-            beside.rename(self.folder / f"{self._written:05d}.parquet")
-            self._written += 1
+            beside.rename(self.folder / f"{self.written:05d}.parquet")
+            self.written += 1
 
     def until(self, outputs: Outputs, holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         """Keep the epochs going until something is true."""

@@ -1,14 +1,15 @@
-"""A worker is killed with `kill -9`: how long until a keyed job's output goes on, with backups on one, two and three hosts.
+"""A worker is killed with `kill -9`: how long until a keyed job's output is current again, with backups on one, two and three hosts.
 
 On a standalone cluster on this machine. The lost host always holds the same amount of state; its slices come up at the same time on the
 hosts that have their backups (ChronoStream, fig. 19). Beside it, Spark's own state store on RocksDB with changelog checkpointing,
 which restores the lost partitions from its checkpoint directory; it too has three hosts left to do it on.
+
+Output is current again with the first epoch that has rows which were not there yet at the kill.
 """
 
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 from typing import Any
 
 from headgate.bench import Figure, Result, native
@@ -34,14 +35,13 @@ LOST_MB = 128
 HOSTS = 4
 SETTLE = 8
 FILLS = 8
-WENT_ON = 4
-"""Epochs after which it is known that the output goes on."""
-FASTER = 1.0
+FASTER, NOT_SLOWER = 1.0, 1.25
+"""Spark's own recovery takes so much longer; backups on more hosts take no longer than this (a few seconds differ by chance)."""
 SETTINGS = StateSettings(backups=1, backup_epochs=2, upkeep_epochs=1000)
 
 
 def measure() -> Result:
-    """Seconds from the kill until the output goes on."""
+    """Seconds from the kill until the output is current again."""
     found: dict[int, float] = {}
     with cluster(HOSTS, SETTINGS) as hosts:
         for turn, backups in enumerate(BACKUPS):
@@ -52,12 +52,20 @@ def measure() -> Result:
         restored = _restored(hosts, "last")
     figures = [Figure("state on the lost host", LOST_MB, "MB")]
     figures += [
-        Figure(f"backups on {count} {'host' if count == 1 else 'hosts'}: seconds until the output goes on", took_s, "s")
+        Figure(
+            f"backups on {count} {'host' if count == 1 else 'hosts'}: until the output is current again", took_s, "s"
+        )
         for count, took_s in found.items()
     ]
-    figures.append(Figure("Spark's own state, restored on 3 hosts: seconds until the output goes on", restored, "s"))
-    bar = Bar("Spark's own recovery, times that with backups on 3 hosts", restored / found[3], ">=", FASTER)
-    return Result(tuple(figures), (bar,))
+    figures.append(Figure("Spark's own state, restored on 3 hosts: until the output is current again", restored, "s"))
+    most = max(found[2], found[3]) / found[1]
+    return Result(
+        tuple(figures),
+        (
+            Bar("backups on more hosts than one, against one, times, the slower", most, "<=", NOT_SLOWER),
+            Bar("Spark's own recovery, times that with backups on 3 hosts", restored / found[3], ">=", FASTER),
+        ),
+    )
 
 
 def _recovered(hosts: Cluster, backups: int, doomed: str) -> float:
@@ -67,12 +75,11 @@ def _recovered(hosts: Cluster, backups: int, doomed: str) -> float:
     others = sorted(set(hosts.slots()) - {lost})
     put_in_place(hosts.engine, name, keys)
     hosts.engine.submit(topology(name, feed.folder, outputs, backups + 1))
-    for host in others[backups:]:
-        hosts.hosted(name).hosting.leave(host)
+    hosts.avoid(name, *others[backups:])
     feed.until(outputs, lambda: _is_ready(hosts, name, lost, others[backups:]))
     settled = len(outputs.at_s) + SETTLE
     feed.until(outputs, lambda: len(outputs.at_s) >= settled)
-    took_s = _until_next(hosts, feed, outputs, doomed)
+    took_s = _until_current(hosts, feed, outputs, doomed)
     hosts.engine.remove(name)
     hosts.pool.release(doomed)
     return took_s
@@ -87,13 +94,12 @@ def _is_ready(hosts: Cluster, job: str, lost: str, unused: list[str]) -> bool:
     return settled and lost in placement.homes() and not set(unused) & set(placement.homes())
 
 
-def _until_next(hosts: Cluster, feed: Feed, outputs: Outputs, doomed: str) -> float:
-    """From the kill to the end of the longest pause: an epoch that was nearly done may still be put out just after the kill."""
-    begun_s = time.time()
+def _until_current(hosts: Cluster, feed: Feed, outputs: Outputs, doomed: str) -> float:
+    """From the kill until a file that is written after it has been put out; each epoch reads one."""
+    begun_s, later = time.time(), feed.written
     kill_host(hosts, doomed)
-    feed.until(outputs, lambda: outputs.since(begun_s) >= WENT_ON)
-    times = [begun_s, *(at_s for at_s in outputs.at_s if at_s > begun_s)]
-    return max((after - before, after) for before, after in pairwise(times))[1] - begun_s
+    feed.until(outputs, lambda: later in outputs.epochs)
+    return outputs.epochs[later] - begun_s
 
 
 # -- Spark's own state -------------------------------------------------------------------------------------------------------
@@ -110,7 +116,7 @@ def _restored(hosts: Cluster, doomed: str) -> float:
     )
     try:
         feed.until(outputs, lambda: _alive(query) and len(outputs.at_s) >= FILLS + SETTLE)
-        return _until_next(hosts, feed, outputs, doomed)
+        return _until_current(hosts, feed, outputs, doomed)
     finally:
         query.stop()
 

@@ -20,11 +20,9 @@ from headgate.spark.counters import Slices
 from headgate.spark.hosts import Hosts
 from headgate.spark.job import RunningJob
 from headgate.spark.metering import Gateway, TaskRecords
-from headgate.spark.places import Places
-from headgate.spark.plan import Cluster
+from headgate.spark.places import Cluster, Places
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Topology
-from headgate.state.hosting import Hosting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,12 +131,11 @@ class SparkEngine:
             job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
             job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
             job.cluster = self._cluster(len(self._jobs))
-            job.vacated = self._vacated
             self._jobs[topology.name] = job
             return job
 
     def _cluster(self, first: int) -> Callable[[], Cluster]:
-        return lambda: Cluster(self._hosts.cores(), self._places, first)
+        return lambda: Cluster(self._hosts.cores(), self._places, first, frozenset(self._vacated))
 
     def _start(self, job: RunningJob) -> None:
         try:
@@ -191,23 +188,17 @@ class SparkEngine:
         self._job(name).set_read_limit(rows)
 
     def vacate(self, host: str) -> None:
-        """Keyed state moves away from this host, by Spark's name for it, while jobs go on."""
+        """Lanes and keyed state move away from this host, by Spark's name for it, while jobs go on."""
         self._vacated.add(host)
-        for hosting in self._hostings():
-            hosting.leave(host)
 
     def occupy(self, host: str) -> None:
-        """It may have state again."""
+        """It may have lanes and state again."""
         self._vacated.discard(host)
-        for hosting in self._hostings():
-            hosting.stay(host)
 
     def is_vacant(self, host: str) -> bool:
         """Whether no job needs the state on this host any more: it may be released."""
-        return all(hosting.is_free(host) for hosting in self._hostings())
-
-    def _hostings(self) -> list[Hosting]:
-        return [hosted.hosting for job in self._running().values() for hosted in job.hosted.values()]
+        hosted = [one for job in self._running().values() for one in job.hosted.values()]
+        return all(one.hosting.is_free(host) for one in hosted)
 
     def states(self) -> Mapping[str, JobState]:
         with self._lock:

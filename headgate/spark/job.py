@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from headgate.spark.keyed import KeyedStates
 from headgate.spark.keyed_hosts import Hosted, planned_anew
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.places import ONE_HOST, Cluster
 from headgate.spark.plan import Observing
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Source, Topology
@@ -86,8 +87,6 @@ class RunningJob:
         self.intent: Intent = topology.intent
         self.place = place
         self.pool = ""
-        self.vacated: Collection[str] = ()
-        """Hosts that are to have no keyed state."""
         self.read_limit: int | None = settings.read_limit
         self.phase = JobPhase.STARTING
         self.reason = ""
@@ -100,7 +99,7 @@ class RunningJob:
         self._gateway = gateway
         self._settings = settings
         self._keyed: KeyedStates | None = None
-        self.cluster: Callable[[], plan.Cluster] = lambda: plan.ONE_HOST
+        self.cluster: Callable[[], Cluster] = lambda: ONE_HOST
         """The hosts that there are when an epoch begins."""
         self._allocation = allocation
         self._version = round(time.time() * 1000)
@@ -186,7 +185,7 @@ class RunningJob:
         if not nodes:
             return None
         slots, state = self._settings.slots, self._settings.state
-        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble, self.vacated)
+        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble, self.cluster)
 
     def _state_trouble(self, error: StateError) -> None:
         """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""

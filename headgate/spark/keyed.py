@@ -1,14 +1,14 @@
 """Keyed operators on Spark: rows find the lane that has their slice, and an epoch's state is committed before Spark's own commit.
 
 A row's slice is `pmod(xxhash64(key), slices)`, computed in the JVM; the routing table says the lane. Rows travel by a label that hashes
-to the number of their lane. Each lane's task begins with a row of the routing table itself, which lies cached in as many partitions:
-Spark puts the two side by side without an exchange, every lane knows its number even if nothing else comes, and the cached
-partition draws the lane to the executor that holds it.
+to the number of their lane. Each lane's task begins with a row of the routing table itself, its mark, which lies in as many partitions:
+Spark puts the two side by side without an exchange, every lane knows its number even if nothing else comes, and on a cluster the mark
+lies on the lane's host and draws the lane there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,16 +18,18 @@ import msgspec
 import pyarrow as pa
 
 from headgate.config import StateSettings
-from headgate.core.routing import Routing, routed, slice_count
+from headgate.core.routing import Routing, at_home, routed, slice_count
 from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
 from headgate.spark.keyed_hosts import Hosted
 from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, Combining, KeyedLane, Reports, Told
 from headgate.spark.labels import labels
-from headgate.spark.located import embedded, located
+from headgate.spark.places import Cluster, Places
 from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, partial_schema
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
+from headgate.state.copies import Copies
+from headgate.state.hosting import Layout, Wanted
 from headgate.state.inspect import checkpoint_of, place_of
 from headgate.state.lane import LaneTask
 from headgate.state.location import Location
@@ -38,14 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from headgate.spark.places import Places
-
 HERE = "here"
 """All lanes of the embedded Spark are on one host."""
-VOTES = 2
-"""A lane's mark is read so many times on a cluster: the host that it lies on has more votes than any that rows come from."""
-REMEMBERED = 0.8
-"""Share of a slice's load that is remembered from one epoch to the next."""
 _CLOCK = "clock.json"
 
 
@@ -65,20 +61,6 @@ class Clock:
 NEVER = Clock(-1, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where an operator's slices and lanes are to be in an epoch."""
-
-    lanes: int
-    slices: tuple[int, ...] | None = None
-    """The lane of each slice; None: evenly."""
-    hosts: tuple[str, ...] = ()
-    """The host of each lane; empty: wherever Spark likes."""
-    places: Places | None = None
-    avoided: tuple[str, ...] = ()
-    """Hosts that are to have no lane."""
-
-
 class KeyedStates:
     """The keyed operators of one job, from its start to its end."""
 
@@ -90,12 +72,11 @@ class KeyedStates:
         cores: int,
         settings: StateSettings,
         on_trouble: Callable[[StateError], None],
-        vacated: Collection[str] = (),
+        cluster: Callable[[], Cluster],
     ) -> None:
         self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
-        cluster = None if embedded(spark) else Cluster(spark, on_trouble, vacated)
-        self._states = {node.name: KeyedState(node, place, cores, settings, cluster) for node in nodes}
+        self._states = {node.name: KeyedState(node, place, cores, settings, spark, cluster) for node in nodes}
         self._lanes: dict[str, int] = {}
 
     def declare(self, node: Node, rows: DataFrame) -> Any:
@@ -103,13 +84,13 @@ class KeyedStates:
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
-    def rows(self, node: Node, rows: DataFrame, epoch: int, placed: Placed) -> tuple[DataFrame, int]:
+    def rows(self, node: Node, rows: DataFrame, epoch: int, wanted: Wanted) -> tuple[DataFrame, int]:
         """What the operator puts out in this epoch, and how many lanes it has: more than asked for while slices are on more hosts."""
         state = self._states[node.name]
         # What lanes of an attempt that failed have told does not count, even where this one has no such lane.
         self._reports.value = {told: what for told, what in self._reports.value.items() if told[0] != node.name}
-        state.begin(epoch)
-        put_out = state.rows(rows, placed, epoch, self._reports)
+        state.begin(epoch, self._on_trouble)
+        put_out = state.rows(rows, wanted, epoch, self._reports)
         self._lanes[node.name] = state.lanes
         return put_out, state.lanes
 
@@ -150,16 +131,6 @@ class KeyedStates:
             state.close()
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A Spark whose lanes run on hosts of their own."""
-
-    spark: SparkSession
-    on_trouble: Callable[[StateError], None]
-    vacated: Collection[str]
-    """Hosts that are to have no state."""
-
-
 @dataclass
 class KeyedState:
     """One keyed operator."""
@@ -168,14 +139,13 @@ class KeyedState:
     job: Path
     cores: int
     settings: StateSettings
-    cluster: Cluster | None = None
+    spark: SparkSession
+    cluster: Callable[[], Cluster]
     operator: KeyedOperator | None = None
     checkpoint: Checkpoint | None = None
     life: Life | None = None
     clock: Clock = NEVER
     routing: Routing | None = None
-    loads: list[float] = field(default_factory=list)
-    """Rows of each slice in recent epochs."""
     slices: Slices | None = None
     """Rows of each slice so far, and its lane; None before the first epoch."""
     _begun: bool = False
@@ -190,8 +160,6 @@ class KeyedState:
     """Of the routing now, by whether rows are combined."""
     _combined: int = 0
     """Epochs in a row in which they were."""
-    _homes: tuple[str, ...] = ()
-    """The host of each slice."""
 
     @property
     def place(self) -> Path:
@@ -236,7 +204,7 @@ class KeyedState:
             self.life = checkpoint.begin(0, self.keyed.slices) if self.keyed.slices else checkpoint.life()
         self.operator, self.checkpoint = operator, checkpoint
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, on_trouble: Callable[[StateError], None]) -> None:
         """Begin the state's life with this epoch, or go on with it."""
         if self._begun:
             return
@@ -245,18 +213,12 @@ class KeyedState:
             most = self.node.max_lanes or self.cores
             self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
         self._go_on(self.checkpoint, self.life, epoch)
+        places = self.cluster().places
+        if places is not None:
+            assert self.operator is not None
+            copies = Copies(self.operator, self.life, str(self.place / "store"), str(self.durable), self.settings)
+            self.hosted = Hosted(self.spark, places, self.cluster, copies, self.place, on_trouble)
         self._begun = True
-        self.loads = [1.0] * self.life.slices
-        if self.cluster is not None:
-            self.hosted = self._on_hosts(self.cluster, self.life)
-
-    def _on_hosts(self, cluster: Cluster, life: Life) -> Hosted:
-        assert self.operator is not None
-        durable, trouble = str(self.durable), cluster.on_trouble
-        hosted = Hosted(cluster.spark, self.operator, life, self.place, durable, self.settings, trouble)
-        for host in cluster.vacated:
-            hosted.hosting.leave(host)
-        return hosted
 
     def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
         epochs = checkpoint.epochs()
@@ -284,13 +246,13 @@ class KeyedState:
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
-    def rows(self, rows: DataFrame, placed: Placed, epoch: int, reports: Any) -> DataFrame:
+    def rows(self, rows: DataFrame, wanted: Wanted, epoch: int, reports: Any) -> DataFrame:
         """The rows in their lanes, through the processor."""
         assert self.operator is not None and self.life is not None
-        routing = self._routed(placed, self.life.slices)
+        routing = self.routing = self._routed(wanted, self.life.slices)
         if self.combining:
             rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
-        table = self._table_for(rows, routing, self.life.slices, placed.places)
+        table = self._table_for(rows, routing, self.life.slices)
         laned = rows.select(*table.columns).repartition(self.lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
         if self.hosted is not None:
@@ -316,42 +278,22 @@ class KeyedState:
             settings=self.settings,
         )
 
-    def _routed(self, placed: Placed, slices: int) -> Routing:
-        self.routing = self._on_one_host(placed, slices) if self.hosted is None else self._at_home(self.hosted, placed)
-        return self.routing
+    def _routed(self, wanted: Wanted, slices: int) -> Routing:
+        """Slices in lanes of the host that has them: those that the controller assigned, else evenly and as they were before."""
+        here = Layout((HERE,) * slices, (HERE,) * wanted.lanes)
+        layout = here if self.hosted is None else self.hosted.layout(wanted)
+        before, even = None if self._assigned else self.routing, [1.0] * slices
+        self._assigned = wanted.slices is not None and len(wanted.slices) == slices
+        if wanted.slices is not None and self._assigned:
+            return at_home(even, layout.homes, layout.lane_hosts, Routing(wanted.slices, layout.lane_hosts))
+        return routed(even, layout.homes, layout.lane_hosts, self.settings, before)
 
-    def _on_one_host(self, placed: Placed, slices: int) -> Routing:
-        """As the controller assigned them; else evenly, and they stay where they are while there are as many lanes."""
-        hosts = placed.hosts or (HERE,) * placed.lanes
-        assigned = placed.slices is not None and len(placed.slices) == slices
-        before = None if self._assigned else self.routing
-        self._assigned = assigned
-        if assigned and placed.slices is not None:
-            return Routing(placed.slices, hosts)
-        if before is not None and len(before.host_of) == placed.lanes:
-            return replace(before, host_of=hosts)
-        even = routed([1.0] * slices, [HERE] * slices, [HERE] * placed.lanes, self.settings, before)
-        return replace(even, host_of=hosts)
-
-    def _at_home(self, hosted: Hosted, placed: Placed) -> Routing:
-        """Slices are in lanes of the host that has them; which lane, the controller says, else they stay where they are."""
-        hosted.avoid(placed.avoided)
-        layout = hosted.layout(placed.lanes, self.loads)
-        before = self.routing
-        if placed.slices is not None and len(placed.slices) == len(layout.homes):
-            before = Routing(placed.slices, layout.lane_hosts)
-        elif before is not None and before.host_of == layout.lane_hosts and self._homes == layout.homes:
-            return before
-        self._homes = layout.homes
-        return routed(self.loads, layout.homes, layout.lane_hosts, self.settings, before)
-
-    def _table_for(self, rows: DataFrame, routing: Routing, slices: int, places: Places | None) -> Table:
+    def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
         if self.combining not in self._tables:
-            marks = _marks(rows.sparkSession, routing, None if self.hosted is not None else places)
-            votes = 1 if self.hosted is None else VOTES
-            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, marks, votes)
+            marks = _marks(rows.sparkSession, routing, None if self.hosted is None else self.hosted.places)
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, marks)
         return self._tables[self.combining]
 
     def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
@@ -396,7 +338,6 @@ class KeyedState:
         rows = list(self.slices[0]) if self.slices is not None else [0.0] * slices
         for slice_, count in (found for one in told for found in one.report.slice_rows.items()):
             rows[slice_] += count
-            self.loads[slice_] = REMEMBERED * self.loads[slice_] + (1 - REMEMBERED) * count
         self.slices = tuple(rows), self.routing.lane_of
 
 
@@ -405,7 +346,7 @@ class KeyedState:
 
 @dataclass(frozen=True)
 class Table:
-    """A routing table in Spark: one row per lane, cached, in the partition of its lane."""
+    """A routing table in Spark: one row per lane, in the partition of its lane."""
 
     routing: Routing
     marks: DataFrame
@@ -414,12 +355,9 @@ class Table:
     """The same, with the columns of the operator's input, all null."""
     columns: tuple[Any, ...]
     """The same columns of an input row, with its slice and its label."""
-    votes: int = 1
 
     @staticmethod
-    def of(
-        rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame, votes: int = 1
-    ) -> Table:
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame) -> Table:
         from pyspark.sql import functions as F
 
         names = labels(len(routing.host_of))
@@ -430,27 +368,20 @@ class Table:
         # An array literal is data to the code that Spark generates: another table compiles nothing anew.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
         columns = (*(F.col(f"`{one.name}`") for one in own), slice_.alias(SLICE), label.alias(LABEL))
-        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns, votes)
+        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
 
     def beside(self, rows: DataFrame) -> DataFrame:
         """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""
-        marked = self.rows
-        for _ in range(self.votes - 1):
-            marked = marked.union(self.rows)
-        return marked.union(rows)
+        return self.rows.union(rows)
 
 
 def _marks(spark: SparkSession, routing: Routing, places: Places | None) -> DataFrame:
-    """On the hosts of the lanes; or, where Spark may choose, cached wherever they are made first."""
+    """On the hosts of the lanes; where there is but one, cached."""
     schema, lanes = f"{LABEL} int, {SLICE} int", len(routing.host_of)
     each = [(label, -1 - lane) for lane, label in enumerate(labels(lanes))]
     if places is not None:
         return places.marks(spark, schema, each, routing.host_of)
-    if set(routing.host_of) == {HERE}:
-        return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
-    # Spark sends an exchange's partition to where all of it comes from: the host that the lane's mark begins on.
-    begun = located(spark, list(zip(routing.host_of, each, strict=True)), schema)
-    return begun.repartition(lanes, LABEL).persist()
+    return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
 
 
 # -- what the rows look like -------------------------------------------------------------------------------------------------

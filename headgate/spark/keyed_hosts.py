@@ -1,15 +1,11 @@
-"""Keyed state on the hosts of a cluster: lanes go where their slices are, and hosts do their duties in Spark tasks of their own.
-
-Spark sends a lane where most of what it reads lies. The routing table lies, cached, on the host that the lane should be on; it is read
-twice, so that it outvotes the rows, which come from anywhere.
-"""
+"""Keyed state on the hosts of a cluster: which slices are where, and duties that hosts do in Spark tasks of their own."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +13,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from headgate.config import StateSettings
 from headgate.core.duties import Duty
 from headgate.errors import EngineError, StateError
 from headgate.spark import levers
-from headgate.spark.keyed_lanes import Told
-from headgate.spark.located import here, located, slots
+from headgate.spark.keyed_lanes import Told, here
+from headgate.spark.labels import labels
+from headgate.spark.places import Cluster, Places
 from headgate.spark.reasons import reason_of
-from headgate.state.checkpoint import Life
 from headgate.state.copies import Copies
-from headgate.state.hosting import Hosting, Layout, Moves
+from headgate.state.hosting import Hosting, Layout, Moves, Wanted
 from headgate.state.inspect import OPENS, Opens
 from headgate.state.location import Location
-from headgate.state.operators import KeyedOperator
 from headgate.state.tending import Tended, tend
 from headgate.state.upkeep import Background
 
@@ -43,6 +37,7 @@ PLANNED_ANEW = 2
 PATIENCE_S = 120.0
 """Without any host for this long, a job fails."""
 LOOK_S = 0.05
+NUMBER = "number"
 _ANSWERS = pa.schema([("host", pa.string()), ("answer", pa.binary())])
 
 
@@ -57,8 +52,7 @@ class TendLane:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         host = here(tuple(self.duties))
-        asked = [name for batch in batches for name in batch.column("host").to_pylist()]
-        if host in asked:
+        if host in _asked(batches, self.duties):
             own = replace(self.copies, folder=folder_of(self.copies.folder, host))
             answer = msgspec.json.encode(tend(own, self.duties[host], self.epoch))
             yield pa.RecordBatch.from_pydict({"host": [host], "answer": [answer]}, schema=_ANSWERS)
@@ -73,12 +67,17 @@ class CopyLane:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         host = here(tuple(self.moves))
-        asked = [name for batch in batches for name in batch.column("host").to_pylist()]
-        if host in asked:
+        if host in _asked(batches, self.moves):
             own = replace(self.copies, folder=folder_of(self.copies.folder, host))
             for source, slices in self.moves[host].items():
                 own.take_from(folder_of(self.copies.folder, source), slices)
             yield pa.RecordBatch.from_pydict({"host": [host], "answer": [b""]}, schema=_ANSWERS)
+
+
+def _asked(batches: Iterable[pa.RecordBatch], hosts: Iterable[str]) -> list[str]:
+    """The hosts that this task is for: they are told by their numbers."""
+    names = tuple(hosts)
+    return [names[number] for batch in batches for number in batch.column(NUMBER).to_pylist()]
 
 
 def folder_of(store: str, host: str) -> str:
@@ -97,61 +96,53 @@ def planned_anew(run: Callable[[], None], may_go_on: Callable[[Exception], bool]
     return run()
 
 
-def _some_slots(spark: SparkSession) -> dict[str, float]:
-    """Executors come one by one after Spark has started, and may all be gone for a moment."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not (found := slots(spark)):
-        if time.monotonic() > until_s:
-            raise EngineError(f"no host of the cluster has had a slot for {PATIENCE_S:g} s")
-        time.sleep(LOOK_S)
-    return found
-
-
 @dataclass
 class Hosted:
     """One operator's slices on the hosts of a cluster."""
 
     spark: SparkSession
-    operator: KeyedOperator
-    life: Life
+    places: Places
+    cluster: Callable[[], Cluster]
+    copies: Copies
+    """Of the folder that has one folder per host."""
     place: Path
-    checkpoint: str
-    settings: StateSettings
     on_error: Callable[[StateError], None]
     opened: Counter[str] = field(default_factory=Counter)
     """Slices opened since it was started, by origin."""
     lenient: bool = False
     """Lanes go on wherever they are: the epoch was planned anew and was astray again."""
-    slots: dict[str, float] = field(default_factory=dict)
-    """Of the hosts that the epoch was planned for."""
-    avoided: set[str] = field(default_factory=set)
+    hosts: tuple[str, ...] = ()
+    """Those that the epoch was planned for."""
 
     def __post_init__(self) -> None:
-        self.hosting = Hosting(Location.of(self.checkpoint), self.life.slices, self.settings, self._tend)
+        location, slices = Location.of(self.copies.checkpoint), self.copies.life.slices
+        self.hosting = Hosting(location, slices, self.copies.settings, self._tend)
         self._background = Background(self.hosting, self._failed)
         self._tag, self._closing = f"{POOL}-{uuid.uuid4().hex}", False
 
-    def avoid(self, hosts: Collection[str]) -> None:
-        """Slices leave these hosts, beside the epochs; those that are avoided no longer may have some again."""
-        for host in set(hosts) - self.avoided:
-            self.hosting.leave(host)
-        for host in self.avoided - set(hosts):
-            self.hosting.stay(host)
-        self.avoided = set(hosts)
-
-    def layout(self, lanes: int, loads: Sequence[float]) -> Layout:
+    def layout(self, wanted: Wanted) -> Layout:
         """Where the next epoch runs."""
-        self.slots = _some_slots(self.spark)
-        return self.hosting.boundary(self.slots, lanes, loads)
+        cores = self._cores()
+        self.hosts = tuple(sorted(cores))
+        return self.hosting.boundary(cores, wanted)
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Those that the epoch was planned for."""
-        return tuple(sorted(self.slots))
+    def _cores(self) -> Mapping[str, float]:
+        """Executors come one by one after Spark has started, and may all be gone for a moment; those with slices are waited for."""
+        placement = self.hosting.placement
+        known = set() if self.hosts or placement is None else set(placement.hosts)
+        begun_s = time.monotonic()
+        while not (cores := self.cluster().cores) or known - set(cores):
+            waited_s = time.monotonic() - begun_s
+            if cores and waited_s > self.copies.settings.hosts_wait_s:
+                break
+            if waited_s > PATIENCE_S:
+                raise EngineError(f"no host of the cluster has had a slot for {PATIENCE_S:g} s")
+            time.sleep(LOOK_S)
+        return cores
 
     def changed(self) -> bool:
         """Whether a host has gone since the epoch was planned."""
-        return not set(self.slots) <= set(slots(self.spark))
+        return not set(self.hosts) <= set(self.cluster().cores)
 
     def committed(self, epoch: int, told: Sequence[Told]) -> None:
         """The epoch counts."""
@@ -179,25 +170,23 @@ class Hosted:
         self.hosting.copy = self._copy if yes else None
 
     def _copy(self, moves: Moves) -> None:
-        answers = self._asked(moves, CopyLane(self._copies(), moves))
+        answers = self._ask(tuple(moves), CopyLane(self.copies, moves))
         if set(answers) != set(moves):
             raise StateError(f"slices could not be copied to {', '.join(sorted(set(moves) - set(answers)))}")
 
     def _tend(self, wanted: Mapping[str, Duty], epoch: int) -> Mapping[str, Tended]:
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
         self.spark.sparkContext.addJobTag(self._tag)
-        answers = self._asked(wanted, TendLane(self._copies(), wanted, epoch))
+        answers = self._ask(tuple(wanted), TendLane(self.copies, wanted, epoch))
         return {host: msgspec.json.decode(answer, type=Tended) for host, answer in answers.items()}
 
-    def _copies(self) -> Copies:
-        return Copies(self.operator, self.life, str(self.place / "store"), self.checkpoint, self.settings)
-
-    def _asked(self, hosts: Iterable[str], lane: TendLane | CopyLane) -> dict[str, bytes]:
+    def _ask(self, hosts: Sequence[str], lane: TendLane | CopyLane) -> dict[str, bytes]:
         """What each host answers, if its task came to it."""
         if self._closing:
             return {}
+        numbers = list(zip(labels(len(hosts)), range(len(hosts)), strict=True))
         try:
-            asked = located(self.spark, [(host, (host,)) for host in hosts], "host string")
+            asked = self.places.marks(self.spark, f"label int, {NUMBER} int", numbers, hosts)
             rows = asked.mapInArrow(lane, "host string, answer binary").collect()
         except Exception as error:  # whatever the gateway raises: a host that died meanwhile, or Spark at its end
             raise StateError(f"the copies of its state could not be tended: {reason_of(error)}") from None

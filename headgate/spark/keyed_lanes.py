@@ -5,8 +5,11 @@ Everything here runs in Spark's Python workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import socket
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -16,7 +19,6 @@ from pyspark.accumulators import AccumulatorParam
 
 from headgate.errors import StateError
 from headgate.spark.lanes import BatchLane, LaneError
-from headgate.spark.located import here
 from headgate.state.aggregate import SLICE, Aggregate, combine, partial_schema
 from headgate.state.copies import Copies
 from headgate.state.lane import LaneReport, LaneResult, LaneTask, run_lane
@@ -151,3 +153,21 @@ def _without_marks(batch: pa.RecordBatch) -> pa.RecordBatch:
     if not batch.num_rows or batch.column(SLICE)[0].as_py() >= 0:
         return batch  # rows come after the marks
     return batch.filter(pc.greater_equal(batch.column(SLICE), 0))
+
+
+# -- where it runs -------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def here(hosts: Collection[str]) -> str:
+    """The one of these hosts that this process runs on, by Spark's name for it; the machine's own name if it is none of them."""
+    names = (os.environ.get("SPARK_LOCAL_IP"), os.environ.get("SPARK_LOCAL_HOSTNAME"), *_own_names())
+    return next((name for name in names if name and name in hosts), socket.gethostname())
+
+
+def _own_names() -> tuple[str, ...]:
+    name = socket.gethostname()
+    try:
+        return name, socket.getfqdn(), socket.gethostbyname(name)
+    except OSError:
+        return (name,)

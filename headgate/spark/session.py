@@ -114,7 +114,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     (home / "log4j2.properties").write_text(_LOG4J.format(log=home / LOG))
     (home / "pools.xml").write_text(_pools())
     return {
-        **(ON_THIS_MACHINE if embedded else _CLUSTER),
+        **(ON_THIS_MACHINE if embedded else {}),
         # State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
         **({"spark.sql.shuffle.partitions": str(settings.slots)} if embedded else {}),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
@@ -137,8 +137,6 @@ ON_THIS_MACHINE = {
     ),
 }
 """For a driver whose workers and files are all on this machine."""
-# A lane with state waits this long for a slot on the host that has it; a host that is gone is not waited for.
-_CLUSTER = {"spark.locality.wait.node": "10s"}
 _ALWAYS = {
     "spark.python.daemon.module": "headgate.spark.daemon",
     # An operator that lets nothing pass must not keep Spark from reading, and counting, what comes in.

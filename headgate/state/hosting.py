@@ -1,8 +1,8 @@
 """Which host has which slices of an operator, from epoch to epoch: the driver's side of backups, migration and recovery.
 
-    layout = hosting.boundary(slots, lanes, loads)    # before an epoch: homes of the slices, hosts of the lanes
-    hosting.committed(epoch)                          # after it
-    hosting.run()                                     # beside the epochs: hosts do their duties, migrations go on
+    layout = hosting.boundary(cores, wanted)    # before an epoch: homes of the slices, hosts of the lanes
+    hosting.committed(epoch)                    # after it
+    hosting.run()                               # beside the epochs: hosts do their duties, migrations go on
 
 What is decided stands in the checkpoint location before anything is done about it. Whoever dies in between, the next one reads it
 there and goes on. No count depends on it: a lane that finds its slices elsewhere, or behind, opens them all the same, only later.
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from headgate.config import StateSettings
 from headgate.core.duties import Duty, achieved, duties, waiting
-from headgate.core.routing import lane_hosts
+from headgate.core.routing import in_turn, lane_hosts
 from headgate.core.slices import (
     Act,
     Action,
@@ -28,6 +28,7 @@ from headgate.core.slices import (
     HostJoined,
     HostLeaves,
     HostLost,
+    MoveAsked,
     Phase,
     Place,
     Placement,
@@ -41,14 +42,25 @@ from headgate.state.location import Location
 from headgate.state.tending import Tended
 
 PLACEMENT = "placement.json"
-SPARE = 1e-6
-"""Slots of a host that should have no lanes: one that it needs, and no other, goes there."""
 
 Moves = Mapping[str, Mapping[str, tuple[int, ...]]]
 """By destination and source, the slices that move."""
 
 Tend = Callable[[Mapping[str, Duty], int], Mapping[str, Tended]]
 """Has every host do its duty as of an epoch; those that could not be asked do not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an operator should have in an epoch."""
+
+    lanes: int
+    avoided: Collection[str] = ()
+    """Hosts that should have none of its lanes, and so none of its slices."""
+    slices: tuple[int, ...] | None = None
+    """The lane of each slice; None: evenly."""
+    first: int = 0
+    """Which host its lanes begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +80,11 @@ class Hosting:
         self._location, self._slices, self._settings, self._tend = location, slices, settings, tend
         self._lock = threading.RLock()
         self._placement = read_placement(location)
-        self._leaving = frozenset[str]() if self._placement is None else self._placement.leaving
         self._newest: int | None = None
-        self._wanted: tuple[str, ...] = ()
-        """The hosts of the lanes, if slices were where they should be."""
-        self._since = self._held = 0
-        """Epochs since slices were last spread; epochs that a slice waits to be handed over."""
+        self._turn: tuple[str, ...] = ()
+        """The hosts that lanes went round the last time; they go on with the same ones."""
+        self._held = 0
+        """Epochs that a slice waits to be handed over."""
         self._troubles: tuple[str, ...] = ()
         self.copy: Callable[[Moves], None] | None = None
         """Stop-copy-start, the classic way, to compare with: copies whole slices while no epoch runs."""
@@ -83,16 +94,6 @@ class Hosting:
         """As it stands in the checkpoint location."""
         return self._placement
 
-    def leave(self, host: str) -> None:
-        """From the next epoch on, its slices move away from this host."""
-        with self._lock:
-            self._leaving |= {host}
-
-    def stay(self, host: str) -> None:
-        """It may have slices after all."""
-        with self._lock:
-            self._leaving -= {host}
-
     def is_free(self, host: str) -> bool:
         """Whether nothing on this host is needed any more."""
         with self._lock:
@@ -100,21 +101,33 @@ class Hosting:
 
     # -- epochs --------------------------------------------------------------------------------------------------------
 
-    def boundary(self, slots: Mapping[str, float], lanes: int, loads: Sequence[float]) -> Layout:
-        """Before an epoch, with the slots of each live host: slices that are ready to move do so now, all at once."""
+    def boundary(self, cores: Mapping[str, float], wanted: Wanted) -> Layout:
+        """Before an epoch, with the cores of each live host: slices that are ready to move do so now, all at once."""
         with self._lock:
-            able = {host: SPARE if host in self._leaving else count for host, count in slots.items()}
-            wanted = lane_hosts(lanes, able)
-            before = self._placement or Placement.first(self._slices, slots, self._settings.backups, wanted)
-            after = _stepped(before, (*_host_events(before, slots, self._leaving), *self._handed_over(before)))
-            if wanted != self._wanted or self._since >= self._settings.balance_epochs:
-                after = _stepped(after, spread(after, loads, self._settings, Counter(wanted)))
-                self._wanted, self._since = wanted, 0
+            turn = self._turn = self._in_turn(cores, wanted)
+            lanes = lane_hosts(wanted.lanes, cores, turn)
+            before = self._placement or Placement.first(self._slices, cores, self._settings.backups, lanes)
+            leaving = frozenset(cores) - frozenset(turn)
+            after = _stepped(before, (*_host_events(before, cores, leaving), *self._handed_over(before)))
+            after = _stepped(after, self._moves(after, lanes, wanted.slices))
             if self.copy is not None:
                 after = _copied(after, self.copy)
             self._become(after)
             homes = after.homes()
-            return Layout(homes, lane_hosts(lanes, able, {home for home in homes if home in able}))
+            return Layout(homes, lane_hosts(wanted.lanes, cores, turn, set(homes)))
+
+    def _in_turn(self, cores: Mapping[str, float], wanted: Wanted) -> tuple[str, ...]:
+        """The same hosts as before come first, or those that have most slices: no slice moves for the sake of the order."""
+        able = in_turn(cores, wanted.avoided, wanted.first)
+        has = Counter(() if self._placement is None else self._placement.homes())
+        known = self._turn or [host for host, _ in has.most_common()]
+        return tuple(dict.fromkeys(host for host in (*known, *able) if host in able))
+
+    def _moves(self, placement: Placement, lanes: tuple[str, ...], slices: tuple[int, ...] | None) -> Iterable[Event]:
+        """To the hosts of the lanes that slices were assigned to, or evenly by the number of lanes."""
+        if slices is None or len(slices) != self._slices:
+            return spread(placement, [1.0] * self._slices, self._settings, Counter(lanes))
+        return [MoveAsked(slice_, lanes[lane]) for slice_, lane in enumerate(slices)]
 
     def _handed_over(self, placement: Placement) -> list[Event]:
         """Another routing table costs an epoch some time, so migrations wait for each other, but not for long."""
@@ -123,7 +136,7 @@ class Hosting:
             self._held = 0
             return []
         self._held += 1
-        if phases[Phase.PREPARE] + phases[Phase.REBUILD] and self._held < self._settings.balance_epochs:
+        if phases[Phase.PREPARE] + phases[Phase.REBUILD] and self._held < self._settings.hand_over_epochs:
             return []
         self._held = 0
         return list(_phase_done(placement, Phase.REROUTE))
@@ -132,7 +145,6 @@ class Hosting:
         """An epoch counts: what moved before it has arrived. Says whether the hosts have something to do."""
         with self._lock:
             self._newest = epoch
-            self._since += 1
             if self._placement is None:
                 return False
             self._become(_stepped(self._placement, _phase_done(self._placement, Phase.RELEASE)))
@@ -187,14 +199,12 @@ def _stepped(placement: Placement, events: Iterable[Event]) -> Placement:
     return placement
 
 
-def _host_events(placement: Placement, slots: Mapping[str, float], leaving: frozenset[str]) -> Iterator[Event]:
+def _host_events(placement: Placement, hosts: Collection[str], leaving: frozenset[str]) -> Iterator[Event]:
     """New hosts first: the last one is never lost."""
-    if not slots:
-        return
-    yield from (HostJoined(host) for host in sorted(slots) if host not in placement.hosts)
-    yield from (HostJoined(host) for host in sorted(placement.leaving - leaving) if host in slots)
-    yield from (HostLost(host) for host in placement.hosts if host not in slots)
-    yield from (HostLeaves(host) for host in sorted(leaving - placement.leaving) if host in slots)
+    yield from (HostJoined(host) for host in sorted(hosts) if host not in placement.hosts)
+    yield from (HostJoined(host) for host in sorted(placement.leaving - leaving) if host in hosts)
+    yield from (HostLost(host) for host in placement.hosts if host not in hosts)
+    yield from (HostLeaves(host) for host in sorted(leaving - placement.leaving))
 
 
 def _copied(placement: Placement, copy: Callable[[Moves], None]) -> Placement:

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.duties import Duty
-from headgate.spark.keyed_hosts import TendLane, folder_of, planned_anew
-from headgate.spark.keyed_lanes import LABEL, _marked
+from headgate.spark.keyed_hosts import NUMBER, TendLane, folder_of, planned_anew
+from headgate.spark.keyed_lanes import LABEL, _marked, here
 from headgate.spark.lanes import LaneError
-from headgate.spark.located import here
 from headgate.state.aggregate import SLICE
 from headgate.state.copies import Copies
 from tests.state.builders import SETTINGS, Driver, rows
@@ -53,7 +52,7 @@ def test_a_duty_is_done_on_its_own_host_and_nowhere_else(tmp_path: Any, monkeypa
     copies = Copies(driver.operator, driver.life, store, str(tmp_path / "checkpoint"), SETTINGS)
     every = tuple(range(driver.life.slices))
     lane = TendLane(copies, {"duty-a": Duty(every, every), "duty-b": Duty((), ())}, 0)
-    asked = [pa.RecordBatch.from_pydict({"host": ["duty-a"]})]
+    asked = [pa.RecordBatch.from_pydict({NUMBER: [0]})]
     monkeypatch.setenv("SPARK_LOCAL_IP", "duty-b")
     assert list(lane(asked)) == []
     here.cache_clear()

@@ -18,14 +18,14 @@ from headgate.core.slices import HostJoined, Phase, Placement, step
 from headgate.errors import StateError
 from headgate.state.copies import Copies
 from headgate.state.faults import MOVING, POINTS, watched
-from headgate.state.hosting import PLACEMENT, Hosting, read_placement
+from headgate.state.hosting import PLACEMENT, Hosting, Wanted, read_placement
 from headgate.state.stores import close_stores
 from headgate.state.tending import Tended, tend
 from tests.state.builders import Driver, counting, rows
 from tests.state.test_crashes import KEYS, Crash, Killer, expected, pairs_of, state
 
 SLICES = 6
-SETTINGS = StateSettings(lock_wait_s=0.2, merge_epochs=3, backup_epochs=1, rebuilt_at_once=2, balance_epochs=4)
+SETTINGS = StateSettings(lock_wait_s=0.2, merge_epochs=3, backup_epochs=1, rebuilt_at_once=2, hand_over_epochs=4)
 
 
 class Cluster:
@@ -37,6 +37,7 @@ class Cluster:
         self.driver = Driver(place, counting(KEYS[kind]), slices=SLICES)
         self.slots = dict.fromkeys(hosts, 1.0)
         self.lanes, self.routing, self.silent = 2, None, set()
+        self.avoided, self.assigned = set(), None
         self.origins: list[dict[str, int]] = []
         self.started()
 
@@ -58,7 +59,7 @@ class Cluster:
         }
 
     def run_epoch(self):
-        layout = self.hosting.boundary(self.slots, self.lanes, [1.0] * SLICES)
+        layout = self.hosting.boundary(self.slots, Wanted(self.lanes, self.avoided, self.assigned))
         self.routing = routed([1.0] * SLICES, layout.homes, layout.lane_hosts, self.settings, self.routing)
         used = sorted(set(self.routing.lane_of))
         hosts = {lane: layout.lane_hosts[lane] for lane in used}
@@ -138,7 +139,7 @@ def test_slices_move_away_from_a_leaving_host_before_it_is_free(place):
     cluster = Cluster(place, "abc")
     cluster.lanes = 3
     cluster.go_on(3)
-    cluster.hosting.leave("c")
+    cluster.avoided.add("c")
     cluster.run_epoch()
     assert not cluster.hosting.is_free("c")
     assert cluster.homes()["c"] == 2, "it goes on until its slices are elsewhere"
@@ -151,13 +152,35 @@ def test_slices_move_away_from_a_leaving_host_before_it_is_free(place):
     assert state(place) == expected(cluster.driver.epoch)
 
 
+def test_slices_move_to_the_hosts_of_the_lanes_that_they_are_assigned_to(place):
+    cluster = Cluster(place, "ab")
+    cluster.go_on(2)
+    cluster.assigned = (0, 0, 0, 0, 0, 1)
+    cluster.go_on(3)
+    assert cluster.placed().homes() == ("a", "a", "a", "a", "a", "b")
+    cluster.assigned = None
+    cluster.go_on(3)
+    assert cluster.homes() == {"a": 3, "b": 3}
+    assert not any("rebuilt" in origins for origins in cluster.origins)
+
+
+def test_the_only_lane_stays_with_its_slices_when_the_driver_is_started_again(place):
+    cluster = Cluster(place, "abc")
+    cluster.lanes, cluster.avoided = 1, {"a"}
+    cluster.go_on(3)
+    cluster.avoided = set()
+    cluster.started()
+    cluster.go_on(3)
+    assert cluster.homes() == {"b": SLICES}
+
+
 def test_a_host_that_stays_after_all_gets_its_share_back(place):
     cluster = Cluster(place, "abc")
     cluster.lanes = 3
     cluster.go_on(2)
-    cluster.hosting.leave("c")
+    cluster.avoided.add("c")
     cluster.go_on(3)
-    cluster.hosting.stay("c")
+    cluster.avoided.discard("c")
     cluster.go_on(4)
     assert cluster.homes() == {"a": 2, "b": 2, "c": 2}
 
@@ -203,7 +226,7 @@ def test_migrations_are_handed_over_together_and_do_not_wait_for_a_host_that_is_
     cluster.go_on(3)
     phases = Counter(place.migration.phase for place in cluster.placed().places if place.migration)
     assert phases[Phase.REROUTE] and phases[Phase.PREPARE]
-    cluster.go_on(SETTINGS.balance_epochs)
+    cluster.go_on(SETTINGS.hand_over_epochs)
     assert cluster.homes()["c"] and not cluster.homes()["d"]
     cluster.silent = set()
     cluster.go_on(3)
@@ -262,7 +285,7 @@ def story(cluster):
         if "a" in cluster.slots:
             cluster.lose("a")
 
-    for change in (lambda: None, joined, lambda: cluster.hosting.leave("b"), lost, lambda: None):
+    for change in (lambda: None, joined, lambda: cluster.avoided.add("b"), lost, lambda: None):
         yield change
         for _ in range(3):
             yield cluster.run_epoch
@@ -315,7 +338,7 @@ def test_any_sequence_of_hosts_lanes_and_restarts_keeps_every_key_exactly_once(s
             met(cluster, change, what)
             cluster.run_epoch()
         assert state(cluster.driver.place) == expected(cluster.driver.epoch)
-        cluster.go_on(3 * SETTINGS.balance_epochs)
+        cluster.go_on(3 * SETTINGS.hand_over_epochs)
         assert cluster.origins[-1] == {"local": SLICES}, "it comes to rest"
         close_stores()
 
@@ -325,8 +348,10 @@ def met(cluster, change, what):
         cluster.slots.setdefault(what, 1.0)
     elif change == "lose" and what in cluster.slots and len(cluster.slots) > 1:
         cluster.lose(what)
-    elif change in ("leave", "stay"):
-        getattr(cluster.hosting, change)(what)
+    elif change == "leave":
+        cluster.avoided.add(what)
+    elif change == "stay":
+        cluster.avoided.discard(what)
     elif change == "lanes":
         cluster.lanes = what
     elif change == "restart":

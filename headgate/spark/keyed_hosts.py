@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +96,24 @@ def planned_anew(run: Callable[[], None], may_go_on: Callable[[Exception], bool]
     return run()
 
 
+def awaited(
+    cores: Callable[[], Mapping[str, float]], known: Collection[str], wait_s: float, patience_s: float = PATIENCE_S
+) -> Mapping[str, float]:
+    """The cores of hosts, once there is one, and those that are known are there or have been waited for.
+
+    Executors come one by one after Spark has started, and may all be gone for a moment.
+    """
+    begun_s = time.monotonic()
+    while not (found := cores()) or not set(known) <= set(found):
+        waited_s = time.monotonic() - begun_s
+        if found and waited_s > wait_s:
+            break
+        if waited_s > patience_s:
+            raise EngineError(f"no host of the cluster has had a slot for {patience_s:g} s")
+        time.sleep(LOOK_S)
+    return found
+
+
 @dataclass
 class Hosted:
     """One operator's slices on the hosts of a cluster."""
@@ -122,23 +140,11 @@ class Hosted:
 
     def layout(self, wanted: Wanted) -> Layout:
         """Where the next epoch runs."""
-        cores = self._cores()
+        placement = self.hosting.placement
+        known = () if self.hosts or placement is None else placement.hosts
+        cores = awaited(lambda: self.cluster().cores, known, self.copies.settings.hosts_wait_s)
         self.hosts = tuple(sorted(cores))
         return self.hosting.boundary(cores, wanted)
-
-    def _cores(self) -> Mapping[str, float]:
-        """Executors come one by one after Spark has started, and may all be gone for a moment; those with slices are waited for."""
-        placement = self.hosting.placement
-        known = set() if self.hosts or placement is None else set(placement.hosts)
-        begun_s = time.monotonic()
-        while not (cores := self.cluster().cores) or known - set(cores):
-            waited_s = time.monotonic() - begun_s
-            if cores and waited_s > self.copies.settings.hosts_wait_s:
-                break
-            if waited_s > PATIENCE_S:
-                raise EngineError(f"no host of the cluster has had a slot for {PATIENCE_S:g} s")
-            time.sleep(LOOK_S)
-        return cores
 
     def changed(self) -> bool:
         """Whether a host has gone since the epoch was planned."""

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headgate.core.duties import Duty
-from headgate.spark.keyed_hosts import NUMBER, TendLane, folder_of, planned_anew
+from headgate.errors import EngineError
+from headgate.spark.keyed_hosts import NUMBER, TendLane, awaited, folder_of, planned_anew
 from headgate.spark.keyed_lanes import LABEL, _marked, here
 from headgate.spark.lanes import LaneError
 from headgate.state.aggregate import SLICE
@@ -79,3 +80,14 @@ def test_an_epoch_is_planned_anew_as_long_as_a_host_was_lost_and_never_for_ever(
     with pytest.raises(OSError):
         planned_anew(run, may_go_on)
     assert len(tried) == attempts
+
+
+def test_a_driver_that_is_started_again_waits_for_the_hosts_that_have_slices() -> None:
+    answers = iter([{}, {"a": 2.0}, {"a": 2.0, "b": 2.0}, {"a": 2.0, "b": 2.0, "c": 2.0}])
+    assert set(awaited(lambda: next(answers), ["a", "b"], wait_s=60)) == {"a", "b"}
+
+
+def test_a_host_that_does_not_come_back_is_not_waited_for_for_ever() -> None:
+    assert awaited(lambda: {"a": 2.0}, ["a", "b"], wait_s=0) == {"a": 2.0}
+    with pytest.raises(EngineError, match="no host of the cluster has had a slot"):
+        awaited(dict, [], wait_s=0, patience_s=0)

@@ -346,21 +346,22 @@ def spread(
 ) -> tuple[MoveAsked, ...]:
     """Moves that even out the load of the hosts: as few as needed, to hosts with a backup where there is a choice.
 
-    `shares` says how much of the load each host should have, in proportion, such as its lanes; a host without a share is emptied.
+    `shares` says how much of the load each host should have, in proportion, such as its lanes; a host without a share is emptied. The
+    other moves are made if all of them together leave the busiest host with so much less to do that it is worth it.
     """
     taking = [host for host in placement.hosts if host not in placement.leaving]
-    loads = _Loads(placement, weights, dict.fromkeys(taking, 1.0) if shares is None else shares, settings.hot_share)
-    moves = iter(loads.best_move, None)
-    return tuple(loads.moved(move) for move in islice(moves, len(placement.places)))
+    loads = _Loads(placement, weights, dict.fromkeys(taking, 1.0) if shares is None else shares)
+    emptying = tuple(map(loads.moved, iter(loads.emptying_move, None)))
+    before = loads.most()
+    evening = tuple(map(loads.moved, islice(iter(loads.evening_move, None), len(placement.places))))
+    return emptying + (evening if loads.most() < before * (1 - settings.hot_share) else ())
 
 
 class _Loads:
     """What each host has to do, while moves are thought out."""
 
-    def __init__(
-        self, placement: Placement, weights: Sequence[float], shares: Mapping[str, float], worth: float
-    ) -> None:
-        self.placement, self.weights, self.worth = placement, weights, worth
+    def __init__(self, placement: Placement, weights: Sequence[float], shares: Mapping[str, float]) -> None:
+        self.placement, self.weights = placement, weights
         able = [host for host in placement.hosts if host not in placement.leaving]
         self.shares = {host: shares.get(host, 0.0) for host in able}
         self.homes = [_future_home(place) for place in placement.places]
@@ -375,33 +376,40 @@ class _Loads:
         self.homes[move.slice] = move.destination
         return move
 
-    def best_move(self) -> MoveAsked | None:
-        """From the host with the most for its share to the one with the least; None if no move is worth it."""
-        idle = [host for host, share in self.shares.items() if share > 0]
-        having = [host for host in self.shares if host in self.homes]
-        if not idle or not having:
+    def most(self) -> float:
+        """What the busiest of the hosts with a share has to do for it."""
+        return max((self._relative(host) for host in self._sharing()), default=0.0)
+
+    def emptying_move(self) -> MoveAsked | None:
+        """A slice from a host without a share to the one that has least to do; None if there is none."""
+        idlest = min(self._sharing(), key=lambda host: (self._relative(host), host), default=None)
+        found = [slice_ for host, share in self.shares.items() if not share for slice_ in self._movable(host)]
+        if idlest is None or not found:
             return None
-        busiest = max(having, key=lambda host: (self._relative(host), host))
-        idlest = min(idle, key=lambda host: (self._relative(host), host))
-        found = [self._after(slice_, idlest) for slice_ in self._movable(busiest)]
+        return MoveAsked(min(found, key=lambda slice_: self._after(slice_, idlest)[1:]), idlest)
+
+    def evening_move(self) -> MoveAsked | None:
+        """From the host with the most for its share to the one with the least; None if that evens out nothing."""
+        sharing = self._sharing()
+        busiest = max(sharing, key=lambda host: (self._relative(host), host), default="")
+        idlest = min(sharing, key=lambda host: (self._relative(host), host), default="")
+        found = [self._after(slice_, idlest) for slice_ in self._movable(busiest) if self.weights[slice_] > 0]
         if busiest == idlest or not found:
             return None
         load, _, slice_ = min(found)
-        emptied = not self.shares[busiest]
-        return MoveAsked(slice_, idlest) if emptied or load < self._relative(busiest) * (1 - self.worth) else None
+        return MoveAsked(slice_, idlest) if load < self._relative(busiest) else None
+
+    def _sharing(self) -> list[str]:
+        return [host for host, share in self.shares.items() if share > 0]
 
     def _movable(self, host: str) -> list[int]:
-        places, emptied = self.placement.places, not self.shares[host]
-        return [
-            slice_
-            for slice_, home in enumerate(self.homes)
-            if home == host and places[slice_].migration is None and (emptied or self.weights[slice_] > 0)
-        ]
+        places = self.placement.places
+        return [slice_ for slice_, home in enumerate(self.homes) if home == host and places[slice_].migration is None]
 
     def _after(self, slice_: int, idlest: str) -> tuple[float, bool, int]:
         """What the busier of both hosts then has for its share; whether the state has to be rebuilt for it; the slice."""
-        busiest, weight = self.homes[slice_], self.weights[slice_]
-        load = max(self._relative(busiest, -weight), self._relative(idlest, weight))
+        weight = self.weights[slice_]
+        load = max(self._relative(self.homes[slice_], -weight), self._relative(idlest, weight))
         return load, idlest not in self.placement.places[slice_].ready, slice_
 
     def _relative(self, host: str, more: float = 0.0) -> float:

@@ -117,12 +117,24 @@ def test_the_last_host_keeps_its_slices():
         assert step(placement, event) == (placement, ())
 
 
-def test_a_new_host_gets_its_share_with_no_more_moves_than_needed():
-    placement = settled(Placement.first(12, ["a", "b", "c"], 1))
+@pytest.mark.parametrize("slices", [12, 48, 256])
+def test_a_new_host_gets_its_share_with_no_more_moves_than_needed(slices):
+    placement = settled(Placement.first(slices, ["a", "b", "c"], 1))
     placement, _ = step(placement, HostJoined("d"))
-    moves = spread(placement, [1.0] * 12, SETTINGS)
-    assert len(moves) == 3
+    moves = spread(placement, [1.0] * slices, SETTINGS)
+    assert len(moves) == slices // 4
     assert {move.destination for move in moves} == {"d"}
+
+
+def test_no_slice_moves_to_another_host_if_all_moves_together_are_not_worth_it():
+    placement = settled(Placement.first(25, ["a", "b"], 1, ["a"] * 13 + ["b"] * 12))
+    assert spread(placement, [1.0] * 25, SETTINGS) == ()
+
+
+def test_a_host_without_a_share_is_emptied_however_little_that_evens_out():
+    placement = settled(Placement.first(25, ["a", "b", "c"], 1, ["a"] * 12 + ["b"] * 12 + ["c"]))
+    (move,) = spread(placement, [1.0] * 25, SETTINGS, {"a": 1.0, "b": 1.0})
+    assert move.slice == 24 and move.destination in "ab"
 
 
 def test_slices_move_to_the_host_with_their_backup_if_there_is_a_choice():

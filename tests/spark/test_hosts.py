@@ -114,7 +114,7 @@ def agree(pool: LocalPool) -> bool:
     return running == dict.fromkeys(pool._leases(), 1)
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 def test_rows_are_exact_whoever_is_killed_while_hosts_come_and_go(pool: LocalPool, start: Start, tmp_path):
     pool.lease("a", KIND)
     configured = pool.application(TERMS) | {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 
 import psutil
+import pytest
 from pyspark.sql import SparkSession
 
 from headgate.core.model import Action, ActionKind, Cause
@@ -84,6 +85,7 @@ def fewest_epochs(engine: SparkEngine) -> int:
     return min((now.epochs or 0) if now is not None else 0 for now in engine.observe().jobs.values())
 
 
+@pytest.mark.slow
 def test_nothing_grows_while_twenty_jobs_run_and_nothing_stays_when_they_are_gone(
     engine: SparkEngine, spark: SparkSession, until: Until
 ) -> None:

@@ -16,7 +16,7 @@ from .on_cluster import HOSTS, ROWS
 from .processes import Run
 from .test_keyed import expected, newest
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

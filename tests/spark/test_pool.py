@@ -14,7 +14,7 @@ from headgate.core.hosts import HostPhase, HostType
 from headgate.spark.pool import LocalPool
 from tests.contract.pool_promises import PoolPromises, World, phase
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.slow
 
 KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=60)
 

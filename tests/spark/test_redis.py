@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -452,9 +453,16 @@ def test_a_crash_between_staging_and_commit_loses_and_doubles_nothing(
     assert staged_keys(redis_client) == []
 
 
-def test_a_crash_between_the_commits_of_redis_and_spark_doubles_nothing(
-    runner: Runner, redis_client: Redis, redis_url: str
+def test_a_crash_between_the_commits_of_redis_and_spark_doubles_nothing_and_all_is_read_again(
+    runner: Runner, spark: SparkSession, redis_client: Redis, redis_url: str
 ) -> None:
+    read = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            read.add(batch.num_rows)
+            yield batch
+
     source, write = from_redis("in", schema="id long", url=redis_url), to_redis("out", url=redis_url)
 
     def crash(df: DataFrame, epoch: int) -> None:
@@ -466,8 +474,9 @@ def test_a_crash_between_the_commits_of_redis_and_spark_doubles_nothing(
         runner.run(source, crash)
     add(redis_client, "in", range(100, 120))
     runner.levers(lanes=3)
-    runner.run(source, write)
+    runner.run(source, lambda df, epoch: write(df.mapInArrow(counted, df.schema), epoch))
     assert sorted(entry_ids(redis_client, "out")) == list(range(120))
+    assert read.value == 120, "whoever counts the rows sees those of the epoch that Redis had already"
 
 
 def test_jobs_that_share_a_stream_do_not_skip_each_others_epochs(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from .builders import column
@@ -64,12 +65,15 @@ try:
         print(*done, flush=True)
         if set(done) == {rows}:
             break
+        if failed := {name: state.reason for name, state in engine.states().items() if state.phase.value == "failed"}:
+            sys.exit(f"{done}: {failed}")
         time.sleep(0.1)
 finally:
     engine.close()
 """
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle_of_epochs_loses_and_doubles_no_row(
     tmp_path: Path, redis_url: str, redis_client: Redis, start: Start
 ) -> None:

@@ -1,7 +1,8 @@
 """Redis as a sink: rows as entries of a stream, each exactly once, or as hashes of which the last value stays.
 
 The lanes put their rows of an epoch aside in Redis. The driver then has one script append them all and note the epoch, which
-happens as a whole or not at all. So it does not matter in how many lanes, or how often, an epoch was tried before.
+happens as a whole or not at all. So it does not matter in how many lanes, or how often, an epoch was tried before. An epoch that
+Redis has already, but Spark has not, is worked off once more all the same: its rows are to be counted.
 """
 
 from __future__ import annotations
@@ -101,8 +102,6 @@ class RedisStream:
         client, writer = connect(self.url), self.name or _query_of(rows)
         epochs, staged = self._key("epochs"), self._key(f"staged:{writer}")
         with asking(self.url):
-            if int(client.hget(epochs, writer) or -1) >= epoch:
-                return
             client.unlink(staged)
         put_aside = texts(rows).mapInArrow(partial(stage, self.url, staged), "block string").collect()
         arguments = [writer, epoch, len(rows.columns), *rows.columns, *(block for (block,) in put_aside)]

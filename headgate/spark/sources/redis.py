@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,13 +26,13 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
-from redis import Redis
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 
 from headgate.errors import EngineError, GraphError
 from headgate.spark import levers
+
+if TYPE_CHECKING:
+    # Imported where it is used: every process of every job imports this module, and the library takes 0.14 s.
+    from redis import Redis
 
 URL = "redis://127.0.0.1:6379"
 FIRST = "0-0"
@@ -107,6 +107,8 @@ class RedisStreams:
         return reader.load()
 
     def arrived(self, place: Path) -> float | None:
+        from redis.exceptions import RedisError
+
         try:
             base = _base(place)
             states = look(connect(self.url, LOOK_PATIENCE_S), self.streams)
@@ -172,6 +174,10 @@ def _base(place: Path) -> dict[str, int] | None:
 @cache
 def connect(url: str, patience_s: float = READ_PATIENCE_S) -> Redis:
     """One client for each process; it connects when it is first used, and again when it has to."""
+    from redis import Redis
+    from redis.backoff import ExponentialBackoff
+    from redis.retry import Retry
+
     retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
     client: Redis = Redis.from_url(url, socket_timeout=patience_s, socket_connect_timeout=patience_s, retry=retry)
     return client
@@ -180,6 +186,8 @@ def connect(url: str, patience_s: float = READ_PATIENCE_S) -> Redis:
 @contextmanager
 def asking(url: str) -> Iterator[None]:
     """What goes wrong with Redis is told in one sentence."""
+    from redis.exceptions import RedisError
+
     try:
         yield
     except RedisError as error:
@@ -221,6 +229,8 @@ def look(client: Redis, streams: Sequence[str]) -> dict[str, State]:
 
 
 def _state(reply: Any) -> State:
+    from redis.exceptions import ResponseError
+
     if isinstance(reply, ResponseError) and "no such key" in str(reply).lower():
         return State()
     if isinstance(reply, Exception):

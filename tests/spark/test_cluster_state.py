@@ -15,7 +15,7 @@ from .on_cluster_state import ROWS
 from .processes import Run
 from .test_keyed import expected, newest
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headgate.bench import Figure, Result
 from headgate.bench.cluster import Cluster, Feed, Outputs, cluster, keys_of, put_in_place, topology
-from headgate.bench.workload import Work, wait_for
+from headgate.bench.workload import Work
 from headgate.bench.workload import job as neighbour_job
 from headgate.config import StateSettings
 from headgate.core.intents import Intent
@@ -61,7 +61,7 @@ def measure() -> Result:
         found = {size_mb: _measured(three, size_mb) for size_mb in SIZES_MB}
     figures = [figure for size_mb, size in found.items() for figure in _figures(size_mb, size)]
     first, last = found[SIZES_MB[0]], found[SIZES_MB[-1]]
-    least = min(size.rebuilt.neighbour_rows_s / size.neighbour_rows_s for size in found.values())
+    least = min(size.rebuilt.neighbour_rows_s / min(size.neighbour_rows_s, NEIGHBOUR_ROWS_S) for size in found.values())
     return Result(
         tuple(figures),
         (
@@ -112,9 +112,10 @@ def _measured(three: Cluster, size_mb: int) -> Size:
     three.avoid(name, new)
     feed.until(outputs, lambda: len(outputs.at_s) >= SETTLE and three.hosted(name).hosting.is_free(new))
     begun = len(outputs.at_s)
-    from_s, rows = time.time(), _rows(three)
+    neighbour, from_s = _neighbour_at(three, feed, outputs), time.time()
     feed.until(outputs, lambda: len(outputs.at_s) >= begun + STEADY)
-    to_s, more = time.time(), _rows(three)
+    to_s = time.time()
+    rows_s = _rows_s(neighbour, _neighbour_at(three, feed, outputs))
     opens = read_opens(three.engine.place_of(name), "count")
     assert opens is not None
     local = opens.last.get("local", 0) / sum(opens.last.values())
@@ -123,20 +124,20 @@ def _measured(three: Cluster, size_mb: int) -> Size:
     copied = _move(three, name, feed, outputs, new, whole=True)
     three.engine.remove(name)
     usual_s, worst_s = outputs.usual_s(from_s, to_s), outputs.longest_s(from_s, to_s)
-    return Size(usual_s, worst_s, local, rebuilt, copied, (more - rows) / (to_s - from_s))
+    return Size(usual_s, worst_s, local, rebuilt, copied, rows_s)
 
 
 def _move(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str, whole: bool) -> Move:
     hosted = three.hosted(job)
     hosted.copy_whole(whole)
-    from_s, rows = time.time(), _rows(three)
+    neighbour, from_s = _neighbour_at(three, feed, outputs), time.time()
     three.avoid(job)
     feed.until(outputs, lambda: _has_its_share(three, job, new))
     arrived = len(outputs.at_s)
     feed.until(outputs, lambda: len(outputs.at_s) >= arrived + 2)  # its first epochs there
     to_s = time.time()
     hosted.copy_whole(False)
-    return Move(outputs.longest_s(from_s, to_s), to_s - from_s, (_rows(three) - rows) / (to_s - from_s))
+    return Move(outputs.longest_s(from_s, to_s), to_s - from_s, _rows_s(neighbour, _neighbour_at(three, feed, outputs)))
 
 
 def _move_back(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str) -> None:
@@ -153,9 +154,16 @@ def _has_its_share(three: Cluster, job: str, new: str) -> bool:
     return settled and 3 * placement.homes().count(new) >= len(placement.places)
 
 
-def _rows(three: Cluster) -> float:
-    """Rows that the neighbour is done with."""
-    wait_for(lambda: three.engine.observe().jobs.get(NEIGHBOUR) is not None)
-    reading = three.engine.observe().jobs[NEIGHBOUR]
-    assert reading is not None
-    return sum(reading.operators["in"].processed.values())
+def _neighbour_at(three: Cluster, feed: Feed, outputs: Outputs) -> tuple[float, float]:
+    """When the neighbour finishes its next epoch, and the rows that it is done with then: in between they do not change."""
+
+    def rows() -> float:
+        return three.engine._jobs[NEIGHBOUR]._counters.processed("in")
+
+    before = rows()
+    feed.until(outputs, lambda: rows() > before)
+    return time.time(), rows()
+
+
+def _rows_s(since: tuple[float, float], until: tuple[float, float]) -> float:
+    return (until[1] - since[1]) / (until[0] - since[0])

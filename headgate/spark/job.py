@@ -12,8 +12,8 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph, Job, JobAllocation, JobReading
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase
-from headgate.spark import levers, metering, plan
+from headgate.spark import levers, metering, plan, session
 from headgate.spark.counters import Done, Slices, start_of
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.keyed_hosts import Hosted, planned_anew
@@ -392,7 +392,7 @@ class RunningJob:
     def _exchanging(self, batch: DataFrame, allocation: JobAllocation) -> AbstractContextManager[None]:
         if self._shape.narrow.issuperset(self.graph.operators):
             return nullcontext()
-        return _shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
+        return session.shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
 
     def _count(
         self,
@@ -491,20 +491,3 @@ class RunningJob:
             return {}
         committed = (self.place / "checkpoint" / "commits" / str(saved.epoch)).exists()
         return saved.after if committed else saved.before
-
-
-PARTITIONS = "spark.sql.shuffle.partitions"
-
-
-@contextmanager
-def _shuffling(session: SparkSession, partitions: int) -> Iterator[None]:
-    """Exchanges inside the user's functions have as many partitions as the widest operator, while this lasts.
-
-    The query itself must not see it: Spark ties its own state to the number the query was started with.
-    """
-    before = str(session.conf.get(PARTITIONS))
-    session.conf.set(PARTITIONS, str(partitions))
-    try:
-        yield
-    finally:
-        session.conf.set(PARTITIONS, before)

@@ -2,8 +2,8 @@
 
 On a standalone cluster of three workers. The pause is the longest time without an output from the moment at which the host may be used
 until its slices are there; it should not grow with the state when slices are rebuilt, as it does when they are copied (ChronoStream,
-fig. 14). A neighbour on the same cluster should hardly notice (fig. 15). The copy goes from folder to folder on one disk, faster than
-any network.
+fig. 14). A neighbour on the same cluster should hardly notice (fig. 15). The copy is one of files as they are, with their free space, from
+folder to folder on one disk.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ check: $(READY) ## the gate: format, lint, types, imports, tests
 	@echo "== tests"   && $(BIN)/python -m pytest -q
 
 bench: $(READY) ## measure everything that has a benchmark (an hour)
-	@for name in simulator controller sizing reconfigure overhead fidelity tenants slices checkpoint state rescale health hosts; do $(BIN)/headgate bench $$name; done
+	@for name in simulator controller sizing reconfigure overhead fidelity tenants slices checkpoint state rescale migrate recovery health hosts; do $(BIN)/headgate bench $$name; done
 
 docs: $(READY) ## write the parts of the docs that come from the code
 	@$(BIN)/python tools/docs.py

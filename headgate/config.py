@@ -257,7 +257,14 @@ class StateSettings:
     slices_per_core: int = setting(
         4, "slices", "Slices of a keyed operator per core that it may ever use, unless it says how many.", 1, 256
     )
-    backups: int = setting(1, "copies", "Copies of each slice on other hosts.", 0, 16)
+    backups: int = setting(1, "copies", "Copies of each slice on other hosts of a cluster.", 0, 16)
+    backup_epochs: int = setting(5, "epochs", "How often these copies are brought up to date.", 1)
+    rebuilt_at_once: int = setting(
+        4, "slices", "Slices that a host rebuilds together; their deltas are read once for all of them.", 1
+    )
+    tend_s: float = setting(
+        1.0, "s", "A host leaves copies for later after this long, so that its slots are free for lanes again.", 0, 3600
+    )
     hot_share: float = setting(
         0.1, "share", "Slices are moved between lanes only if the busiest lane gets this much less to do.", 0, 1
     )
@@ -269,6 +276,16 @@ class StateSettings:
     )
     lock_wait_s: float = setting(
         10.0, "s", "How long a lane waits for a slice that another process still holds.", 0, 3600
+    )
+    hand_over_epochs: int = setting(
+        20, "epochs", "Slices that move to other hosts change hands together; for so long they wait for each other.", 1
+    )
+    hosts_wait_s: float = setting(
+        30.0,
+        "s",
+        "After a start, slices wait so long for the hosts that have them before others rebuild them.",
+        0,
+        3600,
     )
     combine_ratio: float = setting(
         4.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1

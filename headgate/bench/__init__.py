@@ -27,6 +27,8 @@ NAMES = (
     "checkpoint",
     "state",
     "rescale",
+    "migrate",
+    "recovery",
     "health",
     "hosts",
 )

@@ -38,7 +38,7 @@ from headgate.policies import policy_named
 from headgate.sim.bars import Bar
 from headgate.spark import session, sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.pool import LocalPool
+from headgate.spark.pool import LocalPool, same_code
 from headgate.spark.topology import Topology
 from headgate.state.hashing import slices_of
 from headgate.state.operators import Batches, Changed, KeyedRows
@@ -260,7 +260,7 @@ def cluster(place: Path, hosts: int, slots: int) -> Iterator[SparkEngine]:
         for number in range(hosts):
             pool.lease(f"host-{number}", kind)
         wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()))
-        extra = {"spark.executor.memory": f"{MEMORY_MB - 256}m"}
+        extra = {**same_code(), "spark.executor.memory": f"{MEMORY_MB - 256}m"}
         spark = SparkEngine(
             session.start(place / "home", settings, pool.master_url, extra), place / "home", settings, embedded=False
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,25 @@ def count(spark: SparkSession, files: Path, place: Path, partitions: int, write:
     for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():
         spark.conf.set(name, value)
     counted = _aggregation(stream(spark, files)).toDF("user", "n", "total")
+    writer = counted.writeStream.foreachBatch(write).outputMode("update")
+    return writer.option("checkpointLocation", str(place)).start()
+
+
+def measured(
+    spark: SparkSession,
+    rows: DataFrame,
+    measures: Mapping[str, str],
+    place: Path,
+    partitions: int,
+    write: Writer,
+) -> StreamingQuery:
+    """Aggregations by the first column, named as a keyed operator names them."""
+    from pyspark.sql import functions as F
+
+    for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():
+        spark.conf.set(name, value)
+    columns = [F.expr("count(*)" if what == "count" else what).alias(name) for name, what in measures.items()]
+    counted = rows.groupBy(rows.columns[0]).agg(*columns)
     writer = counted.writeStream.foreachBatch(write).outputMode("update")
     return writer.option("checkpointLocation", str(place)).start()
 

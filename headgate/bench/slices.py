@@ -21,7 +21,7 @@ from headgate.state.operators import KeyedOperator
 
 SLICES = (1, 4, 16, 64, 256)
 ROWS, KEYS = 200_000, 500_000
-WARM_UP, TURNS = 3, 15
+WARM_UP, TURNS = 3, 30
 WORKLOADS = {"number keys": pa.int64(), "text keys": pa.string()}
 MOST = 1.05
 

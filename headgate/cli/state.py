@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +26,49 @@ SHOWN_KEYS = 20
 @click.option(
     "--most", type=click.IntRange(1), default=SHOWN_KEYS, show_default=True, metavar="N", help="Show so many keys."
 )
+@click.option("--hosts", is_flag=True, help="Show which host of the cluster has how many slices, instead of the state.")
 @home_option
 @as_json
-def state(job: str, operator: str, keys: tuple[str, ...], most: int, home: str, json_too: bool) -> None:
+def state(job: str, operator: str, keys: tuple[str, ...], most: int, hosts: bool, home: str, json_too: bool) -> None:
     """Show the state of a keyed operator as of its last epoch, whether or not the job runs.
 
     It is read from the operator's checkpoint, so nobody is held up.
     """
     from headgate.state.inspect import checkpoint_of, read_state
 
+    if hosts:
+        _show_hosts(_job(Path(home), job, operator), operator, json_too)
+        return
     entries = read_state(checkpoint_of(_job(Path(home), job, operator), operator), keys or None)
     if not entries and keys:
         raise InputError(f'operator "{operator}" of job "{job}" has no state of {", ".join(keys)}')
     show(*_shown(entries, most))
     if json_too:
         show_json([{"key": _plain(one.key), "slice": one.slice, "state": _plain(one.state)} for one in entries[:most]])
+
+
+def _show_hosts(job: Path, operator: str, json_too: bool) -> None:
+    from headgate.state.hosting import read_placement
+    from headgate.state.inspect import checkpoint_of, read_opens
+    from headgate.state.location import Location
+
+    placement = read_placement(Location.of(checkpoint_of(job, operator)))
+    if placement is None:
+        raise InputError(
+            f'operator "{operator}" of job "{job.name}" does not run on a cluster: all of its slices are here'
+        )
+    active = Counter(placement.homes())
+    backups = Counter(host for place in placement.places for host in place.ready)
+    coming = Counter(place.migration.destination for place in placement.places if place.migration is not None)
+    opens = read_opens(job, operator)
+    share = None if opens is None else opens.local_share()
+    rows = [(host, str(active[host]), str(backups[host]), str(coming[host])) for host in placement.hosts]
+    show(plain_table(("host", "slices", "backups", "on their way"), rows))
+    if share is not None:
+        show(verbatim(f"{100 * share:.1f} % of the slices were opened on the host of their lane."))
+    if json_too:
+        found = {host: {"slices": active[host], "backups": backups[host], "coming": coming[host]} for host in active}
+        show_json({"hosts": found, "local": share})
 
 
 def _job(home: Path, job: str, operator: str) -> Path:

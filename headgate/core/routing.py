@@ -6,7 +6,7 @@ does it here, be it the engine that has to give every slice a lane on its host, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.config import StateSettings
@@ -158,23 +158,39 @@ class _Board:
 # -- on hosts ----------------------------------------------------------------------------------------------------------------
 
 
-def hosts_in_turn(
-    lanes: int, cores: Mapping[str, float], avoided: Sequence[str] = (), first: int = 0
-) -> tuple[str, ...]:
-    """The host of each lane: in turn, by their cores, off those to be avoided as long as there are others.
+def in_turn(hosts: Collection[str], avoided: Collection[str] = (), first: int = 0) -> tuple[str, ...]:
+    """The hosts that lanes go round: without those to be avoided as long as there are others.
 
     `first` says with which host to begin, so that the only lanes of many jobs do not all meet on one.
 
-    >>> hosts_in_turn(3, {"a": 2, "b": 1, "c": 4}, avoided=["c"])
-    ('a', 'b', 'a')
+    >>> in_turn(["a", "b", "c"], avoided=["c"], first=1)
+    ('b', 'a')
     """
-    kept = [host for host in sorted(cores) if host not in avoided] or sorted(cores)
-    turn = [kept[(first + number) % len(kept)] for number in range(len(kept))]
-    given, chosen = dict.fromkeys(turn, 0), []
-    for _ in range(lanes if turn else 0):
-        host = min(turn, key=lambda host: ((given[host] + 1) / cores[host], given[host]))
-        given[host] += 1
+    kept = [host for host in sorted(hosts) if host not in avoided] or sorted(hosts)
+    return tuple(kept[(first + number) % len(kept)] for number in range(len(kept)))
+
+
+def lane_hosts(
+    lanes: int, cores: Mapping[str, float], turn: Sequence[str], needed: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The host of each lane: by the cores of the hosts whose turn it is, and one at least on each that is needed besides.
+
+    That may make more lanes. A lane more leaves those before it where they are.
+
+    >>> lane_hosts(3, {"a": 2, "b": 1}, ["a", "b"])
+    ('a', 'b', 'a')
+    >>> lane_hosts(3, {"a": 2, "b": 2, "c": 2}, ["a", "b"], needed=["c"])
+    ('a', 'b', 'c')
+    """
+    chosen: list[str] = []
+    missing = [host for host in sorted(needed) if host in cores]
+    while turn and (missing or len(chosen) < lanes):
+        if lanes - len(chosen) > len(missing):
+            host = min(turn, key=lambda host: ((chosen.count(host) + 1) / cores[host], chosen.count(host)))
+        else:
+            host = missing[0]
         chosen.append(host)
+        missing = [name for name in missing if name != host]
     return tuple(chosen)
 
 
@@ -209,6 +225,17 @@ def routed(
     >>> routed([9, 1, 1, 1], ["a"] * 4, ["a", "a"], StateSettings()).lane_of
     (0, 1, 1, 1)
     """
+    now = at_home(weights, homes, lane_hosts, before)
+    choices = [_lanes_for(home, lane_hosts) for home in homes]
+    even = Routing(rebalanced(weights, now.lane_of, len(lane_hosts), choices), now.host_of)
+    worth = max(even.loads(weights)) < max(now.loads(weights)) * (1 - settings.hot_share)
+    return even if worth else now
+
+
+def at_home(
+    weights: Sequence[float], homes: Sequence[str], lane_hosts: Sequence[str], before: Routing | None = None
+) -> Routing:
+    """The same, but every slice that may stay in its lane does so, however uneven that is."""
     if not lane_hosts:
         raise ValueError("an operator needs at least one lane")
     choices = [_lanes_for(home, lane_hosts) for home in homes]
@@ -222,10 +249,7 @@ def routed(
     for slice_ in sorted(homeless, key=lambda slice_: (-weights[slice_], slice_)):
         placed[slice_] = min(choices[slice_], key=lambda lane: (loads[lane], lane))
         loads[placed[slice_]] += weights[slice_]
-    now = Routing(tuple(placed), tuple(lane_hosts))
-    even = Routing(rebalanced(weights, now.lane_of, len(lane_hosts), choices), now.host_of)
-    worth = max(even.loads(weights)) < max(now.loads(weights)) * (1 - settings.hot_share)
-    return even if worth else now
+    return Routing(tuple(placed), tuple(lane_hosts))
 
 
 def _lanes_for(home: str, lane_hosts: Sequence[str]) -> tuple[int, ...]:

@@ -6,10 +6,12 @@ time, and its backups follow it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 
 from headgate.config import StateSettings
 
@@ -61,14 +63,15 @@ class Placement:
     """Hosts that live but get no more slices."""
 
     @staticmethod
-    def first(slices: int, hosts: Iterable[str], factor: int) -> Placement:
-        """Slices dealt out in turn.
+    def first(slices: int, hosts: Iterable[str], factor: int, lane_hosts: Sequence[str] = ()) -> Placement:
+        """Slices dealt out in turn: to the hosts of the lanes, or else to all.
 
         >>> [place.backups for place in Placement.first(3, ["a", "b", "c"], 1).places]
         [('c',), ('a',), ('b',)]
         """
         names = tuple(sorted(hosts))
-        placement = Placement(names, tuple(Place(names[slice_ % len(names)]) for slice_ in range(slices)), factor)
+        homes = lane_hosts or names
+        placement = Placement(names, tuple(Place(homes[slice_ % len(homes)]) for slice_ in range(slices)), factor)
         return replace(
             placement,
             places=tuple(
@@ -338,48 +341,80 @@ _HANDLERS: Mapping[type, Callable[[Placement, Event], Handled]] = {
 # -- plans -------------------------------------------------------------------------------------------------------------------
 
 
-def spread(placement: Placement, weights: Sequence[float], settings: StateSettings) -> tuple[MoveAsked, ...]:
-    """Moves that even out the load of the hosts: as few as needed, to hosts with a backup where there is a choice."""
-    hosts = [host for host in placement.hosts if host not in placement.leaving]
-    homes = [_future_home(place) for place in placement.places]
-    loads = dict.fromkeys(placement.hosts, 0.0)
-    for slice_, home in enumerate(homes):
-        loads[home] += weights[slice_]
-    moves: list[MoveAsked] = []
-    for _ in range(len(homes)):
-        move = _best_host_move(placement, hosts, homes, loads, weights, settings.hot_share)
-        if move is None:
-            break
-        loads[homes[move.slice]] -= weights[move.slice]
-        loads[move.destination] += weights[move.slice]
-        homes[move.slice] = move.destination
-        moves.append(move)
-    return tuple(moves)
+def spread(
+    placement: Placement, weights: Sequence[float], settings: StateSettings, shares: Mapping[str, float] | None = None
+) -> tuple[MoveAsked, ...]:
+    """Moves that even out the load of the hosts: as few as needed, to hosts with a backup where there is a choice.
+
+    `shares` says how much of the load each host should have, in proportion, such as its lanes; a host without a share is emptied. The
+    other moves are made if all of them together leave the busiest host with so much less to do that it is worth it.
+    """
+    taking = [host for host in placement.hosts if host not in placement.leaving]
+    loads = _Loads(placement, weights, dict.fromkeys(taking, 1.0) if shares is None else shares)
+    emptying = tuple(map(loads.moved, iter(loads.emptying_move, None)))
+    before = loads.most()
+    evening = tuple(map(loads.moved, islice(iter(loads.evening_move, None), len(placement.places))))
+    return emptying + (evening if loads.most() < before * (1 - settings.hot_share) else ())
 
 
-def _best_host_move(
-    placement: Placement,
-    hosts: list[str],
-    homes: list[str],
-    loads: Mapping[str, float],
-    weights: Sequence[float],
-    worth: float,
-) -> MoveAsked | None:
-    busiest = max(hosts, key=lambda host: (loads[host], host))
-    idlest = min(hosts, key=lambda host: (loads[host], host))
-    found = [
-        (
-            max(loads[busiest] - weights[slice_], loads[idlest] + weights[slice_]),
-            idlest not in placement.places[slice_].ready,
-            slice_,
-        )
-        for slice_, home in enumerate(homes)
-        if home == busiest and placement.places[slice_].migration is None and weights[slice_] > 0
-    ]
-    if not found:
-        return None
-    load, _, slice_ = min(found)
-    return MoveAsked(slice_, idlest) if load < loads[busiest] * (1 - worth) else None
+class _Loads:
+    """What each host has to do, while moves are thought out."""
+
+    def __init__(self, placement: Placement, weights: Sequence[float], shares: Mapping[str, float]) -> None:
+        self.placement, self.weights = placement, weights
+        able = [host for host in placement.hosts if host not in placement.leaving]
+        self.shares = {host: shares.get(host, 0.0) for host in able}
+        self.homes = [_future_home(place) for place in placement.places]
+        self.loads = dict.fromkeys(placement.hosts, 0.0)
+        for slice_, home in enumerate(self.homes):
+            self.loads[home] += weights[slice_]
+
+    def moved(self, move: MoveAsked) -> MoveAsked:
+        """The same move, thought of as done."""
+        self.loads[self.homes[move.slice]] -= self.weights[move.slice]
+        self.loads[move.destination] += self.weights[move.slice]
+        self.homes[move.slice] = move.destination
+        return move
+
+    def most(self) -> float:
+        """What the busiest of the hosts with a share has to do for it."""
+        return max((self._relative(host) for host in self._sharing()), default=0.0)
+
+    def emptying_move(self) -> MoveAsked | None:
+        """A slice from a host without a share to the one that has least to do; None if there is none."""
+        idlest = min(self._sharing(), key=lambda host: (self._relative(host), host), default=None)
+        found = [slice_ for host, share in self.shares.items() if not share for slice_ in self._movable(host)]
+        if idlest is None or not found:
+            return None
+        return MoveAsked(min(found, key=lambda slice_: self._after(slice_, idlest)[1:]), idlest)
+
+    def evening_move(self) -> MoveAsked | None:
+        """From the host with the most for its share to the one with the least; None if that evens out nothing."""
+        sharing = self._sharing()
+        busiest = max(sharing, key=lambda host: (self._relative(host), host), default="")
+        idlest = min(sharing, key=lambda host: (self._relative(host), host), default="")
+        found = [self._after(slice_, idlest) for slice_ in self._movable(busiest) if self.weights[slice_] > 0]
+        if busiest == idlest or not found:
+            return None
+        load, _, slice_ = min(found)
+        return MoveAsked(slice_, idlest) if load < self._relative(busiest) else None
+
+    def _sharing(self) -> list[str]:
+        return [host for host, share in self.shares.items() if share > 0]
+
+    def _movable(self, host: str) -> list[int]:
+        places = self.placement.places
+        return [slice_ for slice_, home in enumerate(self.homes) if home == host and places[slice_].migration is None]
+
+    def _after(self, slice_: int, idlest: str) -> tuple[float, bool, int]:
+        """What the busier of both hosts then has for its share; whether the state has to be rebuilt for it; the slice."""
+        weight = self.weights[slice_]
+        load = max(self._relative(self.homes[slice_], -weight), self._relative(idlest, weight))
+        return load, idlest not in self.placement.places[slice_].ready, slice_
+
+    def _relative(self, host: str, more: float = 0.0) -> float:
+        share = self.shares[host]
+        return (self.loads[host] + more) / share if share else math.inf
 
 
 def free(placement: Placement, host: str) -> bool:

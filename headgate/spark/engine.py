@@ -20,8 +20,7 @@ from headgate.spark.counters import Slices
 from headgate.spark.hosts import Hosts
 from headgate.spark.job import RunningJob
 from headgate.spark.metering import Gateway, TaskRecords
-from headgate.spark.places import Places
-from headgate.spark.plan import Cluster
+from headgate.spark.places import Cluster, Places
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Topology
 
@@ -51,6 +50,7 @@ class SparkEngine:
         self._home = home.resolve()
         self._settings = settings
         self._jobs: dict[str, RunningJob] = {}
+        self._vacated: set[str] = set()
         self._lock = threading.RLock()
         self._records = TaskRecords(spark)
         self._gateway = Gateway(spark)
@@ -135,7 +135,7 @@ class SparkEngine:
             return job
 
     def _cluster(self, first: int) -> Callable[[], Cluster]:
-        return lambda: Cluster(self._hosts.cores(), self._places, first)
+        return lambda: Cluster(self._hosts.cores(), self._places, first, frozenset(self._vacated))
 
     def _start(self, job: RunningJob) -> None:
         try:
@@ -186,6 +186,19 @@ class SparkEngine:
         if rows is not None and rows < 1:
             raise InputError(f'job "{name}": its read limit is {rows}; it must be at least 1 row')
         self._job(name).set_read_limit(rows)
+
+    def vacate(self, host: str) -> None:
+        """Lanes and keyed state move away from this host, by Spark's name for it, while jobs go on."""
+        self._vacated.add(host)
+
+    def occupy(self, host: str) -> None:
+        """It may have lanes and state again."""
+        self._vacated.discard(host)
+
+    def is_vacant(self, host: str) -> bool:
+        """Whether no job needs the state on this host any more: it may be released."""
+        hosted = [one for job in self._running().values() for one in job.hosted.values()]
+        return all(one.hosting.is_free(host) for one in hosted)
 
     def states(self) -> Mapping[str, JobState]:
         with self._lock:

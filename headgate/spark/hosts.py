@@ -17,8 +17,8 @@ from headgate.spark.metering import TaskRecords
 
 LOOK_S = 0.2
 EMBEDDED = "localhost"
-KNOWN_S = 5.0
-"""How long it is taken for granted which hosts there are: an epoch must not ask each time."""
+KNOWN_S = 0.1
+"""How long it is taken for granted which hosts there are: whoever plans an epoch asks Spark once, which takes a few milliseconds."""
 
 
 class Hosts:

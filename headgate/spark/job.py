@@ -12,8 +12,8 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,13 @@ from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph, Job, JobAllocation, JobReading
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase
-from headgate.spark import levers, metering, plan
+from headgate.spark import levers, metering, plan, session
 from headgate.spark.counters import Done, Slices, start_of
 from headgate.spark.keyed import KeyedStates
+from headgate.spark.keyed_hosts import Hosted, planned_anew
 from headgate.spark.levers import Levers
 from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.places import ONE_HOST, Cluster
 from headgate.spark.plan import Observing
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Source, Topology
@@ -97,7 +99,7 @@ class RunningJob:
         self._gateway = gateway
         self._settings = settings
         self._keyed: KeyedStates | None = None
-        self.cluster: Callable[[], plan.Cluster] = lambda: plan.ONE_HOST
+        self.cluster: Callable[[], Cluster] = lambda: ONE_HOST
         """The hosts that there are when an epoch begins."""
         self._allocation = allocation
         self._version = round(time.time() * 1000)
@@ -183,7 +185,7 @@ class RunningJob:
         if not nodes:
             return None
         slots, state = self._settings.slots, self._settings.state
-        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble)
+        return KeyedStates(self._spark, nodes, self.place, slots, state, self._state_trouble, self.cluster)
 
     def _state_trouble(self, error: StateError) -> None:
         """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""
@@ -193,6 +195,11 @@ class RunningJob:
         if self._keyed is not None:
             self._keyed.close()
         self._keyed = None
+
+    @property
+    def hosted(self) -> Mapping[str, Hosted]:
+        """Its keyed operators on the hosts of a cluster."""
+        return {} if self._keyed is None else self._keyed.hosted()
 
     def _hang_up(self) -> None:
         """End the thread and the connection that a query's callbacks came by: Py4J keeps both when the query is long gone."""
@@ -298,7 +305,7 @@ class RunningJob:
             self._counter.attach(batch.sparkSession)
             self._counter.begin(batch)
             started_s = self._begin()
-            self._run(batch, number, started_s)
+            planned_anew(lambda: self._run(batch, number, started_s), lambda error: self._may_go_on(error, batch))
             self._wait(started_s)
         except BaseException as error:
             self._counters.given_up()
@@ -316,6 +323,12 @@ class RunningJob:
             self._gap_s = gap_s if self._gap_s == 0 else min(gap_s, SLOWER * self._gap_s)
         self._counters.started(now_s, self._gap_s)
         return now_s
+
+    def _may_go_on(self, error: Exception, batch: DataFrame) -> bool:
+        if self._stopping.is_set() or self._keyed is None or not self._keyed.may_go_on(error):
+            return False
+        self._counter.begin(batch)
+        return True
 
     def _run(self, batch: DataFrame, number: int, started_s: float) -> None:
         allocation, version = self._allocation, self._version
@@ -379,7 +392,7 @@ class RunningJob:
     def _exchanging(self, batch: DataFrame, allocation: JobAllocation) -> AbstractContextManager[None]:
         if self._shape.narrow.issuperset(self.graph.operators):
             return nullcontext()
-        return _shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
+        return session.shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
 
     def _count(
         self,
@@ -478,20 +491,3 @@ class RunningJob:
             return {}
         committed = (self.place / "checkpoint" / "commits" / str(saved.epoch)).exists()
         return saved.after if committed else saved.before
-
-
-PARTITIONS = "spark.sql.shuffle.partitions"
-
-
-@contextmanager
-def _shuffling(session: SparkSession, partitions: int) -> Iterator[None]:
-    """Exchanges inside the user's functions have as many partitions as the widest operator, while this lasts.
-
-    The query itself must not see it: Spark ties its own state to the number the query was started with.
-    """
-    before = str(session.conf.get(PARTITIONS))
-    session.conf.set(PARTITIONS, str(partitions))
-    try:
-        yield
-    finally:
-        session.conf.set(PARTITIONS, before)

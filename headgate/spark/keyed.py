@@ -1,9 +1,9 @@
 """Keyed operators on Spark: rows find the lane that has their slice, and an epoch's state is committed before Spark's own commit.
 
 A row's slice is `pmod(xxhash64(key), slices)`, computed in the JVM; the routing table says the lane. Rows travel by a label that hashes
-to the number of their lane. Each lane's task begins with a row of the routing table itself, which lies cached in as many partitions:
-Spark puts the two side by side without an exchange, every lane knows its number even if nothing else comes, and the cached
-partition draws the lane to the executor that holds it.
+to the number of their lane. Each lane's task begins with a row of the routing table itself, its mark, which lies in as many partitions:
+Spark puts the two side by side without an exchange, every lane knows its number even if nothing else comes, and on a cluster the mark
+lies on the lane's host and draws the lane there.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ import msgspec
 import pyarrow as pa
 
 from headgate.config import StateSettings
-from headgate.core.routing import Routing, routed, slice_count
+from headgate.core.routing import Routing, at_home, routed, slice_count
 from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
-from headgate.spark.keyed_lanes import LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.keyed_hosts import Hosted
+from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, Combining, KeyedLane, Reports, Told
 from headgate.spark.labels import labels
+from headgate.spark.places import Cluster, Places
 from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, partial_schema
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
+from headgate.state.copies import Copies
+from headgate.state.hosting import Layout, Wanted
 from headgate.state.inspect import checkpoint_of, place_of
 from headgate.state.lane import LaneTask
 from headgate.state.location import Location
@@ -35,8 +39,6 @@ from headgate.state.upkeep import Background, Upkeep
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
-
-    from headgate.spark.places import Places
 
 HERE = "here"
 """All lanes of the embedded Spark are on one host."""
@@ -59,18 +61,6 @@ class Clock:
 NEVER = Clock(-1, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where an operator's slices and lanes are to be in an epoch."""
-
-    lanes: int
-    slices: tuple[int, ...] | None = None
-    """The lane of each slice; None: evenly."""
-    hosts: tuple[str, ...] = ()
-    """The host of each lane; empty: wherever Spark likes."""
-    places: Places | None = None
-
-
 class KeyedStates:
     """The keyed operators of one job, from its start to its end."""
 
@@ -82,10 +72,11 @@ class KeyedStates:
         cores: int,
         settings: StateSettings,
         on_trouble: Callable[[StateError], None],
+        cluster: Callable[[], Cluster],
     ) -> None:
         self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
-        self._states = {node.name: KeyedState(node, place, cores, settings) for node in nodes}
+        self._states = {node.name: KeyedState(node, place, cores, settings, spark, cluster) for node in nodes}
         self._lanes: dict[str, int] = {}
 
     def declare(self, node: Node, rows: DataFrame) -> Any:
@@ -93,12 +84,27 @@ class KeyedStates:
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
-    def rows(self, node: Node, rows: DataFrame, epoch: int, placed: Placed) -> DataFrame:
-        """What the operator puts out in this epoch."""
+    def rows(self, node: Node, rows: DataFrame, epoch: int, wanted: Wanted) -> tuple[DataFrame, int]:
+        """What the operator puts out in this epoch, and how many lanes it has: more than asked for while slices are on more hosts."""
         state = self._states[node.name]
-        self._lanes[node.name] = placed.lanes
-        state.begin(epoch)
-        return state.rows(rows, placed, epoch, self._reports)
+        # What lanes of an attempt that failed have told does not count, even where this one has no such lane.
+        self._reports.value = {told: what for told, what in self._reports.value.items() if told[0] != node.name}
+        state.begin(epoch, self._on_trouble)
+        put_out = state.rows(rows, wanted, epoch, self._reports)
+        self._lanes[node.name] = state.lanes
+        return put_out, state.lanes
+
+    def may_go_on(self, error: BaseException) -> bool:
+        """Whether an epoch that failed is to be planned anew at once: a host was lost, or Spark has put a lane elsewhere."""
+        hosted = [state.hosted for state in self._states.values() if state.hosted is not None]
+        astray = ASTRAY in str(error) and not any(one.lenient for one in hosted)
+        for one in hosted:
+            one.lenient = one.lenient or astray
+        return astray or any(one.changed() for one in hosted)
+
+    def hosted(self) -> dict[str, Hosted]:
+        """The operators whose slices are on hosts of a cluster."""
+        return {name: state.hosted for name, state in self._states.items() if state.hosted is not None}
 
     def slices(self) -> dict[str, Slices]:
         """Rows of each slice so far, and its lane; of operators that have run."""
@@ -133,6 +139,8 @@ class KeyedState:
     job: Path
     cores: int
     settings: StateSettings
+    spark: SparkSession
+    cluster: Callable[[], Cluster]
     operator: KeyedOperator | None = None
     checkpoint: Checkpoint | None = None
     life: Life | None = None
@@ -145,6 +153,7 @@ class KeyedState:
     """Whether the controller has said which lane each slice has."""
     committed: tuple[DeltaFile, ...] | None = None
     upkeep: Background | None = None
+    hosted: Hosted | None = None
     combining: bool = False
     """Whether rows are combined by key before the exchange."""
     _tables: dict[bool, Table] = field(default_factory=dict)
@@ -195,7 +204,7 @@ class KeyedState:
             self.life = checkpoint.begin(0, self.keyed.slices) if self.keyed.slices else checkpoint.life()
         self.operator, self.checkpoint = operator, checkpoint
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, on_trouble: Callable[[StateError], None]) -> None:
         """Begin the state's life with this epoch, or go on with it."""
         if self._begun:
             return
@@ -204,6 +213,11 @@ class KeyedState:
             most = self.node.max_lanes or self.cores
             self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
         self._go_on(self.checkpoint, self.life, epoch)
+        places = self.cluster().places
+        if places is not None:
+            assert self.operator is not None
+            copies = Copies(self.operator, self.life, str(self.place / "store"), str(self.durable), self.settings)
+            self.hosted = Hosted(self.spark, places, self.cluster, copies, self.place, on_trouble)
         self._begun = True
 
     def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
@@ -220,7 +234,9 @@ class KeyedState:
         """Stop what goes on in the background."""
         if self.upkeep is not None:
             self.upkeep.close()
-        self.upkeep = None
+        if self.hosted is not None:
+            self.hosted.close()
+        self.upkeep = self.hosted = None
         self._forget_tables()
 
     def _forget_tables(self) -> None:
@@ -230,16 +246,24 @@ class KeyedState:
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
-    def rows(self, rows: DataFrame, placed: Placed, epoch: int, reports: Any) -> DataFrame:
+    def rows(self, rows: DataFrame, wanted: Wanted, epoch: int, reports: Any) -> DataFrame:
         """The rows in their lanes, through the processor."""
         assert self.operator is not None and self.life is not None
-        routing = self._routed(placed, self.life.slices)
+        routing = self.routing = self._routed(wanted, self.life.slices)
         if self.combining:
             rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
-        table = self._table_for(rows, routing, self.life.slices, placed.places)
-        laned = rows.select(*table.columns).repartition(placed.lanes, LABEL)
+        table = self._table_for(rows, routing, self.life.slices)
+        laned = rows.select(*table.columns).repartition(self.lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
+        if self.hosted is not None:
+            lane = replace(lane, hosts=self.hosted.hosts, host_of=routing.host_of, lenient=self.hosted.lenient)
         return table.beside(laned).mapInArrow(lane, self.schema)
+
+    @property
+    def lanes(self) -> int:
+        """Of the epoch that was planned last."""
+        assert self.routing is not None
+        return len(self.routing.host_of)
 
     def _task(self, life: Life, epoch: int) -> LaneTask:
         return LaneTask(
@@ -254,26 +278,22 @@ class KeyedState:
             settings=self.settings,
         )
 
-    def _routed(self, placed: Placed, slices: int) -> Routing:
-        """As the controller assigned them; else evenly, and they stay where they are while there are as many lanes."""
-        hosts = placed.hosts or (HERE,) * placed.lanes
-        assigned = placed.slices is not None and len(placed.slices) == slices
-        before = None if self._assigned else self.routing
-        if assigned and placed.slices is not None:
-            self.routing = Routing(placed.slices, hosts)
-        elif before is None or len(before.host_of) != placed.lanes:
-            even = routed([1.0] * slices, [HERE] * slices, [HERE] * placed.lanes, self.settings, before)
-            self.routing = replace(even, host_of=hosts)
-        else:
-            self.routing = replace(before, host_of=hosts)
-        self._assigned = assigned
-        return self.routing
+    def _routed(self, wanted: Wanted, slices: int) -> Routing:
+        """Slices in lanes of the host that has them: those that the controller assigned, else evenly and as they were before."""
+        here = Layout((HERE,) * slices, (HERE,) * wanted.lanes)
+        layout = here if self.hosted is None else self.hosted.layout(wanted)
+        before, even = None if self._assigned else self.routing, [1.0] * slices
+        self._assigned = wanted.slices is not None and len(wanted.slices) == slices
+        if wanted.slices is not None and self._assigned:
+            return at_home(even, layout.homes, layout.lane_hosts, Routing(wanted.slices, layout.lane_hosts))
+        return routed(even, layout.homes, layout.lane_hosts, self.settings, before)
 
-    def _table_for(self, rows: DataFrame, routing: Routing, slices: int, places: Places | None) -> Table:
+    def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
         if self.combining not in self._tables:
-            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, places)
+            marks = _marks(rows.sparkSession, routing, None if self.hosted is None else self.hosted.places)
+            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, marks)
         return self._tables[self.combining]
 
     def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
@@ -283,6 +303,8 @@ class KeyedState:
         if self.keyed.time is not None:
             self._set_clock(epoch, [one.latest_ms for one in told if one.latest_ms is not None])
         self.checkpoint.commit(epoch, files)
+        if self.hosted is not None:
+            self.hosted.committed(epoch, told)
         self.committed = files
         self._add_rows(told, self.life.slices)
         self.combining = self._worth_combining(told)
@@ -324,7 +346,7 @@ class KeyedState:
 
 @dataclass(frozen=True)
 class Table:
-    """A routing table in Spark: one row per lane, cached, in the partition of its lane."""
+    """A routing table in Spark: one row per lane, in the partition of its lane."""
 
     routing: Routing
     marks: DataFrame
@@ -335,13 +357,10 @@ class Table:
     """The same columns of an input row, with its slice and its label."""
 
     @staticmethod
-    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, places: Places | None) -> Table:
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame) -> Table:
         from pyspark.sql import functions as F
 
-        lanes = len(routing.host_of)
-        names = labels(lanes)
-        each = [(names[lane], -1 - lane) for lane in range(lanes)]
-        marks = _marks(rows.sparkSession, each, routing.host_of, places)
+        names = labels(len(routing.host_of))
         own = [one for one in rows.schema.fields if one.name != SLICE]
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
         hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
@@ -356,14 +375,13 @@ class Table:
         return self.rows.union(rows)
 
 
-def _marks(
-    spark: SparkSession, each: Sequence[tuple[int, int]], hosts: Sequence[str], places: Places | None
-) -> DataFrame:
-    """On their hosts; or, where Spark may choose, cached wherever they are made first."""
-    schema = f"{LABEL} int, {SLICE} int"
+def _marks(spark: SparkSession, routing: Routing, places: Places | None) -> DataFrame:
+    """On the hosts of the lanes; where there is but one, cached."""
+    schema, lanes = f"{LABEL} int, {SLICE} int", len(routing.host_of)
+    each = [(label, -1 - lane) for lane, label in enumerate(labels(lanes))]
     if places is not None:
-        return places.marks(spark, schema, each, hosts)
-    return spark.createDataFrame(each, schema).repartition(len(each), LABEL).persist()
+        return places.marks(spark, schema, each, routing.host_of)
+    return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
 
 
 # -- what the rows look like -------------------------------------------------------------------------------------------------

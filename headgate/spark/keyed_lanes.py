@@ -5,8 +5,11 @@ Everything here runs in Spark's Python workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import socket
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -17,9 +20,11 @@ from pyspark.accumulators import AccumulatorParam
 from headgate.errors import StateError
 from headgate.spark.lanes import BatchLane, LaneError
 from headgate.state.aggregate import SLICE, Aggregate, combine, partial_schema
+from headgate.state.copies import Copies
 from headgate.state.lane import LaneReport, LaneResult, LaneTask, run_lane
 from headgate.state.operators import KeyedOperator
 
+ASTRAY = "a lane whose slices are elsewhere was put on"
 LABEL = "_label"
 """Column that rows are brought to their lanes by."""
 
@@ -59,13 +64,34 @@ class KeyedLane:
     time: str | None
     reports: Any
     """Accumulator of `Reports`."""
+    hosts: tuple[str, ...] = ()
+    """Of the cluster, if it runs on one."""
+    host_of: tuple[str, ...] = ()
+    """Where each lane should be."""
+    lenient: bool = True
+    """Whether a lane goes on where its slices are not, and has to rebuild them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lane, rows = _marked(iter(batches))
         slices = tuple(slice_ for slice_, of in enumerate(self.lane_of) if of == lane)
         task = replace(self.task, lane=lane, slices=slices)
+        if self.hosts:
+            task = self._here(task)
         checked = BatchLane(self.operator.name, lambda batches: self._run(task, batches), self.operator.output_schema)
         yield from checked(rows)
+
+    def _here(self, task: LaneTask) -> LaneTask:
+        host = here(self.hosts)
+        task = replace(task, host=host, store=f"{task.store}/{host}")
+        begun = task.epoch > task.life.first_epoch
+        if begun and not self.lenient and host != self.host_of[task.lane] and not self._present(task):
+            raise LaneError(f'operator "{self.operator.name}": {ASTRAY} {host}, not on {self.host_of[task.lane]}')
+        return task
+
+    def _present(self, task: LaneTask) -> bool:
+        """Whether there are copies of all its slices here, whatever their age."""
+        copies = Copies(self.operator, task.life, task.store, task.checkpoint, task.settings)
+        return None not in copies.versions(task.slices).values()
 
     def _run(self, task: LaneTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         latest = Latest(self.time)
@@ -114,10 +140,34 @@ class Latest:
 
 
 def _marked(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """The number of the lane, by the mark that comes before its rows, and the rows."""
+    """The number of the lane, by the marks that come before its rows, and the rows."""
     first = next((batch for batch in batches if batch.num_rows), None)
     mark: int = 0 if first is None else first.column(SLICE)[0].as_py()
     if first is None or mark >= 0:
         raise LaneError("a lane does not know which one it is: Spark has not put the routing table beside its rows")
-    rest = (batch.drop_columns([LABEL]) for batch in chain([first.slice(1)], batches))
+    rest = (_without_marks(batch).drop_columns([LABEL]) for batch in chain([first], batches))
     return -1 - mark, rest
+
+
+def _without_marks(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if not batch.num_rows or batch.column(SLICE)[0].as_py() >= 0:
+        return batch  # rows come after the marks
+    return batch.filter(pc.greater_equal(batch.column(SLICE), 0))
+
+
+# -- where it runs -------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def here(hosts: Collection[str]) -> str:
+    """The one of these hosts that this process runs on, by Spark's name for it; the machine's own name if it is none of them."""
+    names = (os.environ.get("SPARK_LOCAL_IP"), os.environ.get("SPARK_LOCAL_HOSTNAME"), *_own_names())
+    return next((name for name in names if name and name in hosts), socket.gethostname())
+
+
+def _own_names() -> tuple[str, ...]:
+    name = socket.gethostname()
+    try:
+        return name, socket.getfqdn(), socket.gethostbyname(name)
+    except OSError:
+        return (name,)

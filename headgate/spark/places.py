@@ -7,11 +7,13 @@ an exchange by a union of two sides with the same partitioning. The empty side a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from headgate.core.routing import in_turn, lane_hosts
 from headgate.spark.labels import labels
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class Places:
         return kept if by else kept.drop(LANE)
 
     def marks(self, session: SparkSession, schema: str, rows: Sequence[Sequence[int]], hosts: Hosts) -> DataFrame:
-        """A row for each lane on the lane's host, partitioned by its first column, which hashes to the number of the lane."""
+        """A row of numbers on each of these hosts, partitioned by its first column, which hashes to the number of the row."""
         output = self._attributes(session.createDataFrame([], schema)._jdf.schema())
         located = self._located([self._row(self._sequence(list(row))) for row in rows], hosts)
         return self._framed(session, output, located, self._by([output.head()], len(hosts)))
@@ -118,6 +120,27 @@ class Places:
         plan = self._relation(output, rdd, partitioning, unordered, False, nothing, inner, nothing, nothing, False)
         return Rows(self._frame(inner, plan), session)
 
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The hosts that the lanes of a job may run on, at this moment."""
+
+    cores: Mapping[str, float] = field(default_factory=dict)
+    places: Places | None = None
+    """None on the embedded Spark, which is one host."""
+    first: int = 0
+    """Which of them its lanes begin with."""
+    vacated: frozenset[str] = frozenset()
+    """Hosts that no lane of any job should be on."""
+
+    def hosts(self, lanes: int, avoided: Sequence[str]) -> Hosts:
+        """The host of each lane; empty where there is no choice, or Spark has it."""
+        if self.places is None or len(self.cores) < 2:
+            return ()
+        return lane_hosts(lanes, self.cores, in_turn(self.cores, {*avoided, *self.vacated}, self.first))
+
+
+ONE_HOST = Cluster()
 
 INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
 MOST_KEPT = 100

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headgate.core.model import Graph, JobAllocation
-from headgate.core.routing import hosts_in_turn
 from headgate.errors import EngineError
 from headgate.spark import metering
-from headgate.spark.keyed import KeyedStates, Placed
+from headgate.spark.keyed import KeyedStates
 from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import SCANNED, Gateway, Observed
-from headgate.spark.places import Places
+from headgate.spark.places import ONE_HOST, Cluster
 from headgate.spark.reasons import reason_of
 from headgate.spark.topology import Kind, Node, Topology, reads_once
+from headgate.state.hosting import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,25 +84,6 @@ class Observing(Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The hosts that lanes may run on."""
-
-    cores: Mapping[str, float] = field(default_factory=dict)
-    places: Places | None = None
-    first: int = 0
-    """Which of them the lanes of this job begin with."""
-
-    def hosts(self, lanes: int, avoided: tuple[str, ...]) -> tuple[str, ...]:
-        """The host of each lane; empty where there is no choice, or Spark has it."""
-        if self.places is None or len(self.cores) < 2:
-            return ()
-        return hosts_in_turn(lanes, self.cores, avoided, self.first)
-
-
-ONE_HOST = Cluster()
-
-
 @dataclass(slots=True)
 class Epoch:
     """One epoch while it is put together and run."""
@@ -126,10 +107,10 @@ class Epoch:
     finished_s: dict[str, float] = field(default_factory=dict)
     """When each sink was done."""
 
-    def placed(self, node: Node, lanes: int) -> Placed:
-        """Where the slices and lanes of an operator are to be."""
-        hosts = self.cluster.hosts(lanes, self.allocation.avoided)
-        return Placed(lanes, self.allocation.slices.get(node.name), hosts, self.cluster.places if hosts else None)
+    def wanted(self, node: Node, lanes: int) -> Wanted:
+        """What a keyed operator should have."""
+        avoided = {*self.allocation.avoided, *self.cluster.vacated}
+        return Wanted(lanes, avoided, self.allocation.slices.get(node.name), self.cluster.first)
 
 
 def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -307,9 +288,9 @@ def _in_lanes(node: Node, frame: Frame, epoch: Epoch) -> Frame:
         return frame
     if not node.by and frame.partitions == lanes:
         return Frame(frame.rows, frame.before, ((node.name, lanes),))
-    placed = epoch.placed(node, lanes)
-    if placed.places is not None:
-        rows = placed.places.in_lanes(frame.rows, node.by, placed.hosts, ordered=not frame.before)
+    hosts, places = epoch.cluster.hosts(lanes, epoch.allocation.avoided), epoch.cluster.places
+    if hosts and places is not None:
+        rows = places.in_lanes(frame.rows, node.by, hosts, ordered=not frame.before)
     else:
         rows = frame.rows.repartition(lanes, *node.by)
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
@@ -321,7 +302,7 @@ def _keyed(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     if epoch.number == DRY:
         rows = frame.rows.repartition(lanes).mapInArrow(lambda batches: batches, epoch.keyed.declare(node, frame.rows))
     else:
-        rows = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.placed(node, lanes))
+        rows, lanes = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.wanted(node, lanes))
     return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
 
 

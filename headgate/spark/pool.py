@@ -119,8 +119,7 @@ class LocalPool:
         return {
             **ON_THIS_MACHINE,
             "spark.executor.memory": f"{round(min(kind.memory_mb for kind in kinds))}m",
-            # The lanes of a new host find the very code that the driver runs, wherever that was started.
-            "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(Path(headgate.__file__).parents[1]), *_python_path()]),
+            **same_code(),
             "spark.sql.shuffle.partitions": str(round(slots)),
             "spark.decommission.enabled": "true",
             # Cached rows and the output of finished tasks move to other hosts before theirs goes.
@@ -328,8 +327,12 @@ def _processes(argument: str) -> Iterator[tuple[psutil.Process, list[str]]]:
             continue  # it ended while we looked
 
 
-def _python_path() -> list[str]:
-    return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+def same_code() -> dict[str, str]:
+    """Configures Spark so that lanes on hosts of this machine find the very code that the driver runs, wherever that was started."""
+    given = [os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return {
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(Path(headgate.__file__).resolve().parents[1]), *given])
+    }
 
 
 def _scala(spark: Path) -> str:

@@ -108,6 +108,23 @@ def pool_of(job: str, share: int, number: int) -> str:
     return job if share == 1 else f"headgate-share-{share}-{number % POOLS_PER_SHARE}"
 
 
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@contextmanager
+def shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
+    """Exchanges inside the user's functions have as many partitions as the widest operator, while this lasts.
+
+    The query itself must not see it: Spark ties its own state to the number the query was started with.
+    """
+    before = str(spark.conf.get(PARTITIONS))
+    spark.conf.set(PARTITIONS, str(partitions))
+    try:
+        yield
+    finally:
+        spark.conf.set(PARTITIONS, before)
+
+
 def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[str, str]:
     """Adaptive plans merge partitions, so they would merge lanes."""
     quiet = f"-Dlog4j2.configurationFile={shlex.quote((home / 'log4j2.properties').as_uri())}"
@@ -136,6 +153,7 @@ ON_THIS_MACHINE = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+"""For a driver whose workers and files are all on this machine."""
 _ALWAYS = {
     "spark.python.daemon.module": "headgate.spark.daemon",
     # An operator that lets nothing pass must not keep Spark from reading, and counting, what comes in.

@@ -26,7 +26,18 @@ POINTS = (
     "copy: done",
     "redo: begun",
 )
-"""All of them, in the order of an epoch's life."""
+"""Those of one host, in the order of an epoch's life."""
+
+MOVING = (
+    "placement: before write",
+    "placement: durable",
+    "tend: begun",
+    "tend: caught up",
+    "tend: rebuilt",
+    "tend: dropped",
+    "tend: answered",
+)
+"""The same where slices move between hosts."""
 
 _hooks: list[Callable[[str], None]] = []
 

@@ -40,7 +40,7 @@ def grouped(
     positions = positions_in(wanted, row_slices)
     if schema.tabular:
         words = schema.key_as_words(columns)
-        order, starts = _by_words(words, positions)
+        order, starts = _by_words(words, positions, len(wanted))
         keys = words_array(words[order[starts]])
     else:
         coded = schema.key_as_bytes(columns)
@@ -74,20 +74,28 @@ def one_batch(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch | None:
     return pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
 
 
-def _by_words(words: Words, positions: npt.NDArray[Any]) -> tuple[Order, Order]:
+def _by_words(words: Words, positions: npt.NDArray[Any], slices: int) -> tuple[Order, Order]:
     codes = mixed(words)  # the order in which keys lie in a table
-    order = np.argsort(codes)
-    order = order[np.argsort(positions[order], kind="stable")]
-    codes, placed = codes[order], positions[order]
+    placed = _slice_first(codes, positions, slices)
+    order = np.argsort(placed)
+    placed, codes = placed[order], codes[order]
     fresh = np.ones(len(order), bool)
-    fresh[1:] = (codes[1:] != codes[:-1]) | (placed[1:] != placed[:-1])
+    fresh[1:] = placed[1:] != placed[:-1]
+    # Different keys may share what is sorted by; then they may lie mixed, and only sorting by every word sets them apart.
+    shared = ~fresh[1:] & (codes[1:] != codes[:-1])
     if words.shape[1] > 2 or (words[:, 0] != words[:1, 0]).any():
-        # Different keys may share a code; then they may lie mixed, and only sorting by every word sets them apart.
         ordered = words[order]
-        shared = ~fresh[1:] & (ordered[1:] != ordered[:-1]).any(axis=1)
-        if shared.any():
-            return _by_every_word(words, positions)
-    return order, np.flatnonzero(fresh)
+        shared |= ~fresh[1:] & (ordered[1:] != ordered[:-1]).any(axis=1)
+    return _by_every_word(words, positions) if shared.any() else (order, np.flatnonzero(fresh))
+
+
+def _slice_first(codes: npt.NDArray[np.uint64], positions: npt.NDArray[Any], slices: int) -> npt.NDArray[np.uint64]:
+    """One number to sort by: the slice, then as much of the code as there is room for. One sort takes half as long as two."""
+    bits = np.uint64((slices - 1).bit_length())
+    if not bits:
+        return codes
+    first: npt.NDArray[np.uint64] = positions.astype(np.uint64) << (np.uint64(64) - bits)
+    return first | codes >> bits
 
 
 def _by_every_word(words: Words, positions: npt.NDArray[Any]) -> tuple[Order, Order]:

@@ -37,6 +37,33 @@ def checkpoint_of(job: Path, operator: str) -> Path:
     return place_of(job, operator) / "checkpoint"
 
 
+OPENS = "opens.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Opens:
+    """Slices opened by the lanes of an operator on a cluster, by origin: `local` are those that were on the lane's host."""
+
+    epoch: int
+    last: dict[str, int]
+    """In that epoch."""
+    all: dict[str, int]
+    """Since the job was last started."""
+
+    def local_share(self) -> float | None:
+        """Of all; None if nothing was opened. State that has only begun is nowhere yet and does not count."""
+        opened = sum(count for origin, count in self.all.items() if origin != "new")
+        return self.all.get("local", 0) / opened if opened else None
+
+
+def read_opens(job: Path, operator: str) -> Opens | None:
+    """None if the operator does not run on a cluster."""
+    try:
+        return msgspec.json.decode((place_of(job, operator) / OPENS).read_bytes(), type=Opens)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The state of one key."""

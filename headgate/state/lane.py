@@ -64,6 +64,8 @@ class LaneTask:
     slice_column: str = SLICE
     """Input column with the slice of each row; computed from the key if it is not there."""
     style: str = "delta"
+    host: str = ""
+    """Where the lane runs, if that is not simply this machine."""
     settings: StateSettings = field(default_factory=StateSettings)
 
 
@@ -269,7 +271,7 @@ class _Lane:
             counted,
             opened.counts(),
             file,
-            os.uname().nodename,
+            self.task.host or os.uname().nodename,
         )
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from headgate.config import StateSettings
 from headgate.errors import StateError
@@ -146,11 +147,18 @@ class Upkeep:
         )
 
 
-class Background:
-    """Runs upkeep in a thread of its own whenever it is asked to; what goes wrong is reported, and tried again next time."""
+class Chore(Protocol):
+    """Something that is done beside the epochs."""
 
-    def __init__(self, upkeep: Upkeep, on_error: Callable[[StateError], None]) -> None:
-        self._upkeep, self._on_error = upkeep, on_error
+    def run(self) -> object:
+        """Do what is due."""
+
+
+class Background:
+    """Does a chore in a thread of its own whenever it is asked to; what goes wrong is reported, and tried again next time."""
+
+    def __init__(self, chore: Chore, on_error: Callable[[StateError], None]) -> None:
+        self._chore, self._on_error = chore, on_error
         self._wanted, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="headgate-upkeep", daemon=True)
         self._thread.start()
@@ -172,6 +180,6 @@ class Background:
             if self._closed:
                 return
             try:
-                self._upkeep.run()
+                self._chore.run()
             except StateError as error:
                 self._on_error(error)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
-from headgate.core.routing import hosts_in_turn, routed, slice_of
+from headgate.core.routing import at_home, in_turn, lane_hosts, routed, slice_of
 from headgate.core.slices import (
     Act,
     Action,
@@ -117,12 +117,24 @@ def test_the_last_host_keeps_its_slices():
         assert step(placement, event) == (placement, ())
 
 
-def test_a_new_host_gets_its_share_with_no_more_moves_than_needed():
-    placement = settled(Placement.first(12, ["a", "b", "c"], 1))
+@pytest.mark.parametrize("slices", [12, 48, 256])
+def test_a_new_host_gets_its_share_with_no_more_moves_than_needed(slices):
+    placement = settled(Placement.first(slices, ["a", "b", "c"], 1))
     placement, _ = step(placement, HostJoined("d"))
-    moves = spread(placement, [1.0] * 12, SETTINGS)
-    assert len(moves) == 3
+    moves = spread(placement, [1.0] * slices, SETTINGS)
+    assert len(moves) == slices // 4
     assert {move.destination for move in moves} == {"d"}
+
+
+def test_no_slice_moves_to_another_host_if_all_moves_together_are_not_worth_it():
+    placement = settled(Placement.first(25, ["a", "b"], 1, ["a"] * 13 + ["b"] * 12))
+    assert spread(placement, [1.0] * 25, SETTINGS) == ()
+
+
+def test_a_host_without_a_share_is_emptied_however_little_that_evens_out():
+    placement = settled(Placement.first(25, ["a", "b", "c"], 1, ["a"] * 12 + ["b"] * 12 + ["c"]))
+    (move,) = spread(placement, [1.0] * 25, SETTINGS, {"a": 1.0, "b": 1.0})
+    assert move.slice == 24 and move.destination in "ab"
 
 
 def test_slices_move_to_the_host_with_their_backup_if_there_is_a_choice():
@@ -214,12 +226,12 @@ def test_many_small_slices_of_one_lane_are_shared_with_those_that_come():
     assert after.loads([1.0] * 64) == [16.0] * 4
 
 
-lane_hosts = st.lists(st.sampled_from(HOSTS), min_size=1, max_size=8)
+layouts_of_lanes = st.lists(st.sampled_from(HOSTS), min_size=1, max_size=8)
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 100), st.sampled_from(HOSTS)), min_size=1, max_size=24),
-    st.lists(lane_hosts, min_size=1, max_size=4),
+    st.lists(layouts_of_lanes, min_size=1, max_size=4),
 )
 @settings(max_examples=150, deadline=None)
 def test_any_lanes_have_every_slice_once_and_on_its_host(slices, layouts):
@@ -252,28 +264,51 @@ def test_settings_may_make_every_gain_worth_a_move():
 
 
 CORES = {"a": 2.0, "b": 2.0, "c": 4.0}
+EVEN = dict.fromkeys(HOSTS, 2.0)
 
 
 def test_lanes_go_round_the_hosts_by_their_cores():
-    assert Counter(hosts_in_turn(8, CORES)) == {"a": 2, "b": 2, "c": 4}
-    assert hosts_in_turn(3, {}) == ()
+    assert Counter(lane_hosts(8, CORES, in_turn(CORES))) == {"a": 2, "b": 2, "c": 4}
+    assert lane_hosts(3, {}, in_turn({})) == ()
 
 
 def test_lanes_keep_off_a_host_as_long_as_there_are_others():
-    assert set(hosts_in_turn(8, CORES, avoided=["b"])) == {"a", "c"}
-    assert set(hosts_in_turn(8, CORES, avoided=["a", "b", "c"])) == {"a", "b", "c"}
+    assert set(lane_hosts(8, CORES, in_turn(CORES, avoided=["b"]))) == {"a", "c"}
+    assert set(lane_hosts(8, CORES, in_turn(CORES, avoided=["a", "b", "c"]))) == {"a", "b", "c"}
 
 
 def test_only_lanes_of_several_jobs_begin_on_different_hosts():
     even = {"a": 2.0, "b": 2.0, "c": 2.0}
-    assert [hosts_in_turn(1, even, first=number) for number in range(4)] == [("a",), ("b",), ("c",), ("a",)]
+    found = [lane_hosts(1, even, in_turn(even, first=number)) for number in range(4)]
+    assert found == [("a",), ("b",), ("c",), ("a",)]
 
 
-@given(st.integers(0, 40), st.lists(st.sampled_from(HOSTS), max_size=3), st.integers(0, 9))
+def test_a_host_with_slices_keeps_a_lane_until_they_are_gone_even_if_that_makes_one_more():
+    turn = in_turn(CORES, avoided=["c"])
+    assert lane_hosts(3, CORES, turn, needed=["a", "b", "c"]) == ("a", "b", "c")
+    assert lane_hosts(1, CORES, turn, needed=["b", "c"]) == ("b", "c")
+    assert lane_hosts(3, CORES, turn, needed=["gone"]) == ("a", "b", "a")
+
+
+def test_slices_that_were_assigned_stay_so_however_uneven_that_is():
+    assigned = routed([1.0] * 8, ["a"] * 8, ["a"] * 2, SETTINGS)
+    assigned = dataclasses.replace(assigned, lane_of=(0,) * 7 + (1,))
+    assert at_home([1.0] * 8, ["a"] * 8, ["a"] * 2, assigned) == assigned
+    assert routed([1.0] * 8, ["a"] * 8, ["a"] * 2, SETTINGS, assigned).loads([1.0] * 8) == [4.0, 4.0]
+
+
+@given(
+    st.integers(0, 40),
+    st.lists(st.sampled_from(HOSTS), max_size=3),
+    st.integers(0, 9),
+    st.lists(st.sampled_from(HOSTS), unique=True),
+)
 @settings(max_examples=100, deadline=None)
-def test_every_lane_has_a_host_and_none_has_two_more_than_its_share(lanes, avoided, first):
-    cores = dict.fromkeys(HOSTS, 2.0)
-    found = hosts_in_turn(lanes, cores, avoided, first)
-    allowed = set(HOSTS) - set(avoided) or set(HOSTS)
-    assert len(found) == lanes and set(found) <= allowed
-    assert max(Counter(found).values(), default=0) <= -(-lanes // len(allowed))
+def test_every_lane_has_a_host_and_none_has_two_more_than_its_share(lanes, avoided, first, needed):
+    turn = in_turn(EVEN, avoided, first)
+    found = lane_hosts(lanes, EVEN, turn)
+    assert len(found) == lanes and set(found) <= (set(HOSTS) - set(avoided) or set(HOSTS))
+    assert max(Counter(found).values(), default=0) <= -(-lanes // len(turn))
+    assert lane_hosts(lanes + 1, EVEN, turn)[:lanes] == found
+    kept = lane_hosts(lanes, EVEN, turn, needed)
+    assert len(kept) == max(lanes, len(needed)) and set(needed) <= set(kept) <= {*turn, *needed}

@@ -75,7 +75,8 @@ def moved(engine: SparkEngine, name: str) -> dict[str, Any]:
     outcome = apply(engine, name, wanted)
     begun = epochs(engine, name) + 1  # the epoch that is under way may still be there
     until(lambda: reading(engine, name).version > before.version and epochs(engine, name) > begun + 2)
-    until(lambda: reading(engine, name).operators["work"].hosts)
+    # Lanes with state leave when their slices have, which goes on beside the epochs.
+    until(lambda: leave not in (reading(engine, name).operators["work"].hosts or (leave,)))
     after = reading(engine, name).operators["work"].hosts
     apply(engine, name, replace(wanted, lanes={**wanted.lanes, "work": 1}))
     until(lambda: len(reading(engine, name).operators["work"].hosts or ()) == 1)

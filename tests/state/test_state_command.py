@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headgate.cli import run_command
-from headgate.state.inspect import place_of
+from headgate.state.inspect import OPENS, Opens, place_of
 
 from .builders import Driver, rows
+from .test_hosting import Cluster
 
 
 @pytest.fixture
@@ -33,12 +35,25 @@ def test_of_many_keys_some_are_shown_and_the_rest_counted(home: Path, capsys: py
     assert "26 keys more" in capsys.readouterr().out
 
 
+def test_slices_are_shown_by_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster(place_of(tmp_path / "jobs" / "shop", "visits"), "ab")
+    cluster.go_on(3)
+    opens = Opens(2, {"local": 6}, {"new": 6, "local": 9, "caught up": 3})
+    (place_of(tmp_path / "jobs" / "shop", "visits") / OPENS).write_bytes(msgspec.json.encode(opens))
+    assert run_command(["state", "shop", "visits", "--hosts", "--home", str(tmp_path), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "75.0 % of the slices were opened on the host of their lane." in out
+    each = {"slices": 3, "backups": 3, "coming": 0}
+    assert json.loads(out.splitlines()[-1]) == {"hosts": {"a": each, "b": each}, "local": 0.75}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("shp", "visits"), 'no job "shp" has keyed state in'),
         (("shop", "visit"), 'operator "visit" of job "shop" has no keyed state; there is state of visits.'),
         (("shop", "visits", "--key", "99"), 'operator "visits" of job "shop" has no state of 99'),
+        (("shop", "visits", "--hosts"), 'operator "visits" of job "shop" does not run on a cluster'),
         (("shop", "visits", "--key", "x"), 'is no key of operator "visits"'),
     ],
 )

@@ -129,10 +129,14 @@ class ReassignSlices:
 
 
 def _places_now(patient: Patient, operator: str, slices: int) -> tuple[int, ...]:
-    """The lane of each slice: as the allocation says, or as the engine has spread them."""
+    """The lane of each slice: as the allocation says, or as the engine has spread them.
+
+    While slices move between hosts there may be more lanes than there should be: then it is told when they are there.
+    """
     now = patient.view.allocation
+    lanes = now.lanes[operator]
     told = now.slices.get(operator) or patient.samples[-1].reading.operators[operator].slice_lanes
-    return told if told and len(told) == slices else spread_evenly(slices, now.lanes[operator])
+    return told if told and len(told) == slices and max(told) < lanes else spread_evenly(slices, lanes)
 
 
 def _one_hot_slice(

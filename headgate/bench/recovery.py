@@ -1,0 +1,143 @@
+"""A worker is killed with `kill -9`: how long until a keyed job's output is current again, with backups on one, two and three hosts.
+
+On a standalone cluster on this machine. The lost host always holds the same amount of state; its slices come up at the same time on the
+hosts that have their backups (ChronoStream, fig. 19). Beside it, Spark's own state store on RocksDB with changelog checkpointing,
+which restores the lost partitions from its checkpoint directory; it too has three hosts left to do it on.
+
+Output is current again with the first epoch that has rows which were not there yet at the kill.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.bench import Figure, Result, native
+from headgate.bench.cluster import (
+    MEASURES,
+    Cluster,
+    Feed,
+    Outputs,
+    cluster,
+    keys_of,
+    kill_host,
+    put_in_place,
+    stream,
+    topology,
+)
+from headgate.config import StateSettings
+from headgate.errors import EngineError
+from headgate.sim.bars import Bar
+
+BACKUPS = (1, 2, 3)
+LOST_MB = 128
+"""State on the host that is lost."""
+HOSTS = 4
+SETTLE = 8
+FILLS = 8
+FASTER, NOT_SLOWER = 1.0, 1.25
+"""Spark's own recovery takes so much longer; backups on more hosts take no longer than this (a few seconds differ by chance)."""
+SETTINGS = StateSettings(backups=1, backup_epochs=2, upkeep_epochs=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a host that was lost has cost."""
+
+    took_s: float
+    """Until the output was current again."""
+    usual_s: float
+    """Between two outputs, before."""
+
+
+def measure() -> Result:
+    """Seconds from the kill until the output is current again."""
+    found: dict[int, Recovery] = {}
+    with cluster(HOSTS, SETTINGS) as hosts:
+        for turn, backups in enumerate(BACKUPS):
+            doomed = "0" if turn == 0 else f"again-{turn}"
+            hosts.leased(doomed)
+            found[backups] = _recovered(hosts, backups, doomed)
+        hosts.leased("last")
+        restored = _restored(hosts, "last")
+    figures = [Figure("state on the lost host", LOST_MB, "MB")]
+    for count, recovery in found.items():
+        figures += _figures(f"backups on {count} {'host' if count == 1 else 'hosts'}", recovery)
+    figures += _figures("Spark's own state, restored on 3 hosts", restored)
+    most = max(found[2].took_s, found[3].took_s) / found[1].took_s
+    factor = restored.took_s / found[3].took_s
+    return Result(
+        tuple(figures),
+        (
+            Bar("backups on more hosts than one, against one, times, the slower", most, "<=", NOT_SLOWER),
+            Bar("Spark's own recovery, times that with backups on 3 hosts", factor, ">=", FASTER),
+        ),
+    )
+
+
+def _figures(what: str, recovery: Recovery) -> list[Figure]:
+    return [
+        Figure(f"{what}: until the output is current again", recovery.took_s, "s"),
+        Figure(f"{what}: median time between outputs before", recovery.usual_s, "s"),
+    ]
+
+
+def _recovered(hosts: Cluster, backups: int, doomed: str) -> Recovery:
+    name, keys = f"backups-{backups}", keys_of(LOST_MB * (backups + 1))
+    outputs, feed = Outputs(), Feed(hosts.place / name, keys)
+    (lost,) = hosts.addresses(doomed)
+    others = sorted(set(hosts.slots()) - {lost})
+    put_in_place(hosts.engine, name, keys)
+    hosts.engine.submit(topology(name, feed.folder, outputs, backups + 1))
+    hosts.avoid(name, *others[backups:])
+    feed.until(outputs, lambda: _is_ready(hosts, name, lost, others[backups:]))
+    settled = len(outputs.at_s) + SETTLE
+    feed.until(outputs, lambda: len(outputs.at_s) >= settled)
+    recovery = _until_current(hosts, feed, outputs, doomed)
+    hosts.engine.remove(name)
+    hosts.pool.release(doomed)
+    return recovery
+
+
+def _is_ready(hosts: Cluster, job: str, lost: str, unused: list[str]) -> bool:
+    """Whether the slices are on the hosts that they should be on, each with its backup."""
+    placement = hosts.hosted(job).hosting.placement
+    if placement is None:
+        return False
+    settled = all(place.migration is None and len(place.ready) == 1 for place in placement.places)
+    return settled and lost in placement.homes() and not set(unused) & set(placement.homes())
+
+
+def _until_current(hosts: Cluster, feed: Feed, outputs: Outputs, doomed: str) -> Recovery:
+    """From the kill until a file that is written after it has been put out; each epoch reads one."""
+    begun_s, later = time.time(), feed.written
+    usual_s = outputs.usual_s(outputs.at_s[-SETTLE], begun_s)
+    kill_host(hosts, doomed)
+    feed.until(outputs, lambda: later in outputs.epochs)
+    return Recovery(outputs.epochs[later] - begun_s, usual_s)
+
+
+# -- Spark's own state -------------------------------------------------------------------------------------------------------
+
+
+def _restored(hosts: Cluster, doomed: str) -> Recovery:
+    """The same statistics of as many keys, by Spark's aggregation, with a partition per slot that is left."""
+    outputs, feed = Outputs(), Feed(hosts.place / "native", keys_of(LOST_MB * HOSTS), FILLS)
+    (lost,) = hosts.addresses(doomed)
+    spark = hosts.engine.spark
+    partitions = round(sum(count for host, count in hosts.slots().items() if host != lost))
+    query = native.measured(
+        spark, stream(spark, feed.folder), MEASURES, hosts.place / "checkpoint", partitions, outputs.write
+    )
+    try:
+        feed.until(outputs, lambda: _alive(query) and len(outputs.at_s) >= FILLS + SETTLE)
+        return _until_current(hosts, feed, outputs, doomed)
+    finally:
+        query.stop()
+
+
+def _alive(query: Any) -> bool:
+    if not query.isActive:
+        raise EngineError(f"Spark's own query ended: {query.exception()}")
+    return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -20,7 +20,7 @@ from headgate.core.metrics import View, span_of
 from headgate.core.provision import ProvisionState, Terms
 from headgate.core.quantities import show_seconds
 from headgate.core.slots import cluster_of, measured_work
-from headgate.ports import HostPool, Journal
+from headgate.ports import HostPool, Journal, Occupants
 
 BOOKS_KEY = "hosts"
 """Where the journal has the books."""
@@ -57,6 +57,15 @@ class Books:
     written_s: float | None = None
 
 
+@dataclass(slots=True)
+class Leaving:
+    """A host that goes as soon as nobody needs what is on it."""
+
+    address: str
+    since_s: float
+    released: bool = False
+
+
 class Landlord:
     """Leases and releases hosts: `begin`, then `look` after every round, then `end`."""
 
@@ -78,7 +87,10 @@ class Landlord:
         self._work: dict[OperatorKey, float] = {}
         """As it was measured last."""
         self._hosts: Mapping[str, Host] = {}
+        self._leaving: dict[str, Leaving] = {}
         self._decides_s = 0.0
+        self.occupants: Occupants | None = None
+        """Who is asked to leave a host before it goes; None while nothing runs yet."""
 
     # -- start and end
 
@@ -96,7 +108,7 @@ class Landlord:
 
     def _taken_over(self, books: Books, at_s: float) -> Mapping[str, Host]:
         """Hosts of before, once what was intended is done; as far as today's budget goes, which may be another one."""
-        self._take(books.to_release)
+        self._take(books.to_release, at_s)
         hosts = self.pool.hosts()
         # Those that are gone went when nobody kept books: nothing was paid for them from then on.
         self._ledger = self._ledger.matched(hosts, at_s if books.written_s is None else books.written_s)
@@ -130,7 +142,7 @@ class Landlord:
 
     def tend(self, at_s: float) -> tuple[Mapping[str, Host], bool]:
         """See to the hosts, whether or not anything is known of the jobs: a pool mends itself when it is looked at."""
-        hosts = self.pool.hosts()
+        hosts = self._seen_off(at_s)
         self._ledger = self._ledger.matched(hosts, at_s)
         return hosts, self._note_phases(hosts, at_s)
 
@@ -149,18 +161,51 @@ class Landlord:
             self._note(view.at_s, "", f"too many leases in a row failed; none is tried for {pause}")
         self._settle(view.at_s)
         self._write(steps, view.at_s)
-        self._take(steps)
+        self._take(steps, view.at_s)
         if steps:
-            self._note_phases(self.pool.hosts(), view.at_s)
+            self._note_phases(self._seen_off(view.at_s), view.at_s)
             self._ledger = self._ledger.matched(self._hosts, view.at_s)
             self._write((), view.at_s)
 
-    def _take(self, steps: Sequence[Step]) -> None:
+    def _take(self, steps: Sequence[Step], at_s: float) -> None:
         for one in steps:
             if isinstance(one, Lease):
                 self.pool.lease(one.host, one.kind)
             else:
-                self.pool.release(one.host)
+                self._begin_release(one.host, at_s)
+
+    def _begin_release(self, name: str, at_s: float) -> None:
+        """State moves to other hosts first, as long as there is time for it."""
+        host = self._hosts.get(name)
+        if self.occupants is None or host is None or host.phase is not HostPhase.READY:
+            self.pool.release(name)
+            return
+        self._leaving[name] = Leaving(host.address or name, at_s)
+        self.occupants.vacate(host.address or name)
+
+    def _seen_off(self, at_s: float) -> Mapping[str, Host]:
+        """The hosts of the pool; those that leave go now if they can."""
+        hosts = self.pool.hosts()
+        for name in list(self._leaving):
+            self._see_off(name, hosts.get(name), at_s)
+        return {
+            name: replace(host, phase=HostPhase.RELEASING) if name in self._leaving and host.usable else host
+            for name, host in hosts.items()
+        }
+
+    def _see_off(self, name: str, host: Host | None, at_s: float) -> None:
+        assert self.occupants is not None
+        one = self._leaving[name]
+        if host is None:
+            self.occupants.occupy(one.address)  # by another host that may come to have it
+            del self._leaving[name]
+        elif not one.released and (
+            self.occupants.is_vacant(one.address)
+            or host.phase is HostPhase.FAILED
+            or at_s >= one.since_s + self.terms.settings.lane_drain_s
+        ):
+            one.released = True
+            self.pool.release(name)
 
     # -- what is known
 
@@ -229,7 +274,7 @@ class Landlord:
             self._state.failures,
             self._state.no_lease_until_s,
             tuple(one for one in steps if isinstance(one, Lease)),
-            tuple(one for one in steps if isinstance(one, Release)),
+            (*(one for one in steps if isinstance(one, Release)), *map(Release, self._leaving)),
             self.notes,
             at_s,
         )

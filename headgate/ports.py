@@ -57,7 +57,20 @@ class JobState:
     since_s: float = 0.0
 
 
-class Jobs(Engine, Protocol):
+class Occupants(Protocol):
+    """Who runs on hosts, and can be asked to leave one."""
+
+    def vacate(self, host: str) -> None:
+        """Lanes and state leave this host, by its address, while jobs go on."""
+
+    def occupy(self, host: str) -> None:
+        """There may be lanes and state on it again."""
+
+    def is_vacant(self, host: str) -> bool:
+        """Whether no job needs what is on this host any more."""
+
+
+class Jobs(Engine, Occupants, Protocol):
     """An engine whose jobs come and go while it runs; a name that it does not know is an `InputError`.
 
     `jobs` and `observe` cover the jobs that run, `states` all of them. Every method may be called from any thread.

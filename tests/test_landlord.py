@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate.config import HostSettings, Settings
-from headgate.core.hosts import Budget, HostType, Lease, Release
+from headgate.core.hosts import Budget, HostPhase, HostType, Lease, Release
 from headgate.core.provision import Terms
 from headgate.journal import MemoryJournal
 from headgate.landlord import BILL_KEY, Landlord
@@ -80,6 +80,60 @@ def test_host_comes_when_load_rises_and_goes_at_the_end_of_its_btu_when_it_falls
     bill = world.landlord.bill(world.at_s)
     assert bill.leases == 2 and bill.wasted_s <= 70  # it is looked at from then on
     assert bill.paid_btus <= 4
+    world.agrees()
+
+
+class Movers:
+    """Jobs whose state takes a while to leave a host."""
+
+    def __init__(self) -> None:
+        self.vacated: set[str] = set()
+        self.done = False
+
+    def vacate(self, host: str) -> None:
+        self.vacated.add(host)
+
+    def occupy(self, host: str) -> None:
+        self.vacated.discard(host)
+
+    def is_vacant(self, host: str) -> bool:
+        assert host in self.vacated
+        return self.done
+
+
+def leaving() -> tuple[World, Movers]:
+    """A world whose second host has just been told to leave."""
+    world, movers = World(), Movers()
+    world.landlord.occupants = movers
+    world.rounds(LATE)
+    while not movers.vacated:
+        world.rounds(FINE, for_s=ROUND_S)
+    return world, movers
+
+
+def test_host_goes_when_the_state_on_it_has():
+    world, movers = leaving()
+    assert len(world.pool.hosts()) == 2 and all(host.usable for host in world.pool.hosts().values())
+    assert [host.phase for host in world.landlord.hosts().values()].count(HostPhase.RELEASING) == 1
+    movers.done = True
+    world.rounds(FINE, for_s=30)
+    assert len(world.hosts) == 1
+    assert movers.vacated == set(), "another host may have its address"
+    world.agrees()
+
+
+def test_host_does_not_wait_longer_for_state_than_for_lanes():
+    world, _ = leaving()
+    world.rounds(FINE, for_s=world.terms.settings.lane_drain_s + 3 * ROUND_S)
+    assert len(world.hosts) == 1
+    world.agrees()
+
+
+def test_host_that_was_to_leave_when_its_landlord_was_killed_goes_all_the_same():
+    world, _ = leaving()
+    world.start()
+    world.rounds(FINE, for_s=30)
+    assert len(world.hosts) == 1
     world.agrees()
 
 

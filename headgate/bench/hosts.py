@@ -144,6 +144,7 @@ def cluster(place: Path) -> Iterator[tuple[SparkEngine, Landlord]]:
         landlord = Landlord(pool, terms, MemoryJournal(), SETTINGS)
         landlord.begin(time.time())
         engine = open_engine(place, SPARK, pool.master_url, pool.application(terms))
+        landlord.occupants = engine
         try:
             wait_for(lambda: any(host.phase is HostPhase.READY for host in pool.hosts().values()))
             yield engine, landlord

@@ -122,6 +122,8 @@ def run(
         landlord = _landlord(plan, pool, journal, watcher, stack)
         watcher.tell(time.time(), "", "starts Spark")
         engine = stack.enter_context(closing(_engine(plan, open_engine, pool)))
+        if landlord is not None:
+            landlord.occupants = engine
         stop.listen()
         for policy in plan.loop.user_policies.values():
             stack.callback(policy.close)

@@ -122,6 +122,15 @@ class FakeEngine:
             raise InputError(f'job "{name}": share is {share}; it must be at most 10')
         self._set(name, share=share)
 
+    def vacate(self, host: str) -> None:
+        """Nothing of it is anywhere."""
+
+    def occupy(self, host: str) -> None:
+        """The same."""
+
+    def is_vacant(self, host: str) -> bool:
+        return True
+
     def set_read_limit(self, name: str, rows: int | None) -> None:
         self._set(name, read_limit=rows)
 

@@ -56,9 +56,11 @@ spark.deploy.recoveryDirectory {recovery}
 spark.deploy.maxExecutorRetries -1
 spark.worker.timeout 20
 spark.port.maxRetries 0
+spark.master.rest.enabled false
 """
 # Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
-# taken would listen on the next one, where nobody looks for it; without retries it ends, and is started again.
+# taken would listen on the next one, where nobody looks for it; without retries it ends, and is started again. Nobody submits anything
+# to it but we: its REST server, whose port is the same for all masters of a machine, stays off.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []

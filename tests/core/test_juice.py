@@ -141,6 +141,7 @@ def test_job_that_hardly_finishes_an_epoch_does_not_excuse_itself(epochs: int) -
 # -- sinks and filters
 
 
+@LAW
 @given(share=st.floats(0.2, 0.8), period_s=st.floats(1, 5), from_s=st.floats(100, 200), seconds=st.floats(20, 60))
 def test_juice_of_a_job_in_epochs_does_not_depend_on_when_it_is_looked_at(
     share: float, period_s: float, from_s: float, seconds: float

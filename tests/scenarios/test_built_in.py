@@ -71,6 +71,7 @@ def test_constrained_cluster_is_searched_by_all_three_actions_and_called_oversub
     assert any("oversubscribed" in line for line in found.advice)
 
 
+@pytest.mark.slow
 def test_crushed_cluster_keeps_most_jobs_by_throttling_some():
     crushed = load_scenario("cluster-size").sweep[0].scenario
     found = run(crushed, "headgate", 3)

@@ -106,6 +106,7 @@ def test_failed_job_goes_on_where_it_was_once_it_is_repaired_and_resumed(
     assert column(out) == list(range(600))
 
 
+@pytest.mark.slow
 def test_job_that_recovers_may_fail_as_often_again(
     engine: SparkEngine, out: Path, tmp_path: Path, until: Until
 ) -> None:

@@ -60,6 +60,7 @@ def test_latency_is_what_the_files_say(engine: SparkEngine, out: Path) -> None:
     check(told, waited_s(out))
 
 
+@pytest.mark.slow
 def test_latency_is_right_though_only_some_large_epochs_are_observed(
     engine: SparkEngine, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from .builders import column, written
 from .conftest import Start, Until
 
@@ -26,6 +28,7 @@ def topology(out):
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_epoch_in_flight_and_stops_quietly(tmp_path: Path, start: Start, until: Until) -> None:
     (tmp_path / "copy.py").write_text(JOB)
     home, out = tmp_path / "home", tmp_path / "out"

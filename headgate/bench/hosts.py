@@ -64,7 +64,6 @@ class Course:
     """(time, latency of the newest rows)"""
     most_hosts: int = 0
     restarts: int = 0
-    wasted_s: float = 0.0
 
     def first(self, what: str, at_s: float) -> None:
         """Note when something was seen for the first time."""

@@ -67,7 +67,9 @@ def _show_hosts(job: Path, operator: str, json_too: bool) -> None:
     if share is not None:
         show(verbatim(f"{100 * share:.1f} % of the slices were opened on the host of their lane."))
     if json_too:
-        found = {host: {"slices": active[host], "backups": backups[host], "coming": coming[host]} for host in active}
+        found = {
+            host: {"slices": active[host], "backups": backups[host], "coming": coming[host]} for host in placement.hosts
+        }
         show_json({"hosts": found, "local": share})
 
 

@@ -179,10 +179,11 @@ def _counted(state: State, trial: Trial, verdict: Verdict, job: JobView, situati
 
 
 def _other_remedies(trial: Trial, situation: Situation) -> bool:
-    """Lanes come last, so something else was tried before them; or more lanes have brought another trouble to light."""
+    """Whether lanes are left to try, which come last, or the diagnosis of now asks for something else than lanes."""
     asked = situation.remedies.get(trial.job or "")
-    others = (trial.tried.resolver if trial.tried is not None else SCALE_UP, asked.resolver if asked else SCALE_UP)
-    return any(resolver != SCALE_UP for resolver in others)
+    return (trial.tried is not None and trial.tried.resolver != SCALE_UP) or (
+        asked is not None and asked.resolver != SCALE_UP
+    )
 
 
 def logged(state: State, entry: LogEntry, useful: bool, at_s: float, settings: Settings) -> State:

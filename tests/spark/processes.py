@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -69,6 +72,17 @@ class Run:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._errors.close()
+
+
+def told_by(module: str, place: Path) -> Any:
+    """What a script of the tests says in the end, in its last line; it works in that place."""
+    run = Run(place, [sys.executable, "-m", module, str(place)])
+    try:
+        lines = list(run.lines())
+        assert run.wait() == 0, run.errors()
+        return json.loads(lines[-1])
+    finally:
+        run.close()
 
 
 def _session_of(process: psutil.Process) -> int | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 
 from .builders import written
 from .on_cluster_state import ROWS
-from .processes import Run
+from .processes import told_by
 from .test_keyed import expected, newest
 
 pytestmark = pytest.mark.slow
@@ -24,14 +21,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(place: Path) -> Iterator[dict[str, Any]]:
-    run = Run(place, [sys.executable, "-m", "tests.spark.on_cluster_state", str(place)])
-    try:
-        lines = list(run.lines())
-        assert run.wait() == 0, run.errors()
-        yield json.loads(lines[-1])
-    finally:
-        run.close()
+def told(place: Path) -> Any:
+    return told_by("tests.spark.on_cluster_state", place)
 
 
 def test_in_steady_state_slices_are_opened_where_they_are(told: dict[str, Any]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 
 from .builders import column, written
 from .on_cluster import HOSTS, ROWS
-from .processes import Run
+from .processes import told_by
 from .test_keyed import expected, newest
 
 pytestmark = pytest.mark.slow
@@ -25,14 +22,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(place: Path) -> Iterator[dict[str, Any]]:
-    run = Run(place, [sys.executable, "-m", "tests.spark.on_cluster", str(place)])
-    try:
-        lines = list(run.lines())
-        assert run.wait() == 0, run.errors()
-        yield json.loads(lines[-1])
-    finally:
-        run.close()
+def told(place: Path) -> Any:
+    return told_by("tests.spark.on_cluster", place)
 
 
 @pytest.mark.parametrize("job", ["copied", "counted"])

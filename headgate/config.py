@@ -288,7 +288,7 @@ class StateSettings:
         3600,
     )
     combine_ratio: float = setting(
-        4.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1
+        3.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1
     )
     combine_epochs: int = setting(
         20, "epochs", "Those that do look again after this many epochs whether it is still worth it.", 1

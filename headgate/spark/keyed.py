@@ -22,11 +22,12 @@ from headgate.core.routing import Routing, at_home, routed, slice_count
 from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
 from headgate.spark.keyed_hosts import Hosted
-from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, Combining, KeyedLane, Reports, Told
+from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, KeyedLane, Reports, Told
 from headgate.spark.labels import labels
 from headgate.spark.places import Cluster, Places
+from headgate.spark.session import PARTITIONS
 from headgate.spark.topology import Keyed, Node
-from headgate.state.aggregate import SLICE, Aggregate, partial_schema
+from headgate.state.aggregate import SLICE, Aggregate, identity
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
 from headgate.state.copies import Copies
 from headgate.state.hosting import Layout, Wanted
@@ -37,7 +38,7 @@ from headgate.state.operators import KeyedOperator
 from headgate.state.upkeep import Background, Upkeep
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 HERE = "here"
@@ -59,6 +60,18 @@ class Clock:
 
 
 NEVER = Clock(-1, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One epoch of an operator."""
+
+    rows: DataFrame
+    """What it puts out."""
+    lanes: int
+    """More than asked for while slices are on more hosts."""
+    combining: int
+    """Tasks that combine rows by key on their way to the lanes."""
 
 
 class KeyedStates:
@@ -84,15 +97,15 @@ class KeyedStates:
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
-    def rows(self, node: Node, rows: DataFrame, epoch: int, wanted: Wanted) -> tuple[DataFrame, int]:
-        """What the operator puts out in this epoch, and how many lanes it has: more than asked for while slices are on more hosts."""
+    def rows(self, node: Node, rows: DataFrame, epoch: int, wanted: Wanted) -> Planned:
+        """What the operator puts out in this epoch."""
         state = self._states[node.name]
         # What lanes of an attempt that failed have told does not count, even where this one has no such lane.
         self._reports.value = {told: what for told, what in self._reports.value.items() if told[0] != node.name}
         state.begin(epoch, self._on_trouble)
-        put_out = state.rows(rows, wanted, epoch, self._reports)
-        self._lanes[node.name] = state.lanes
-        return put_out, state.lanes
+        planned = state.planned(rows, wanted, epoch, self._reports)
+        self._lanes[node.name] = planned.lanes
+        return planned
 
     def may_go_on(self, error: BaseException) -> bool:
         """Whether an epoch that failed is to be planned anew at once: a host was lost, or Spark has put a lane elsewhere."""
@@ -155,7 +168,7 @@ class KeyedState:
     upkeep: Background | None = None
     hosted: Hosted | None = None
     combining: bool = False
-    """Whether rows are combined by key before the exchange."""
+    """Whether it is worth it to combine rows by key on their way to the lanes."""
     _tables: dict[bool, Table] = field(default_factory=dict)
     """Of the routing now, by whether rows are combined."""
     _combined: int = 0
@@ -185,12 +198,10 @@ class KeyedState:
         return from_arrow_schema(self.operator.output_schema)
 
     @cached_property
-    def partial(self) -> StructType:
-        """The columns of rows that were combined."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
+    def partial(self) -> list[Column]:
+        """State of rows that have met by key, to be merged with that of their lane."""
         assert self.operator is not None and isinstance(self.operator.processor, Aggregate)
-        return from_arrow_schema(partial_schema(self.operator.processor, self.operator.schema))
+        return [_reduced(name, kind) for name, kind in self.operator.processor.fields().items()]
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -246,24 +257,22 @@ class KeyedState:
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
-    def rows(self, rows: DataFrame, wanted: Wanted, epoch: int, reports: Any) -> DataFrame:
+    def planned(self, rows: DataFrame, wanted: Wanted, epoch: int, reports: Any) -> Planned:
         """The rows in their lanes, through the processor."""
         assert self.operator is not None and self.life is not None
         routing = self.routing = self._routed(wanted, self.life.slices)
-        if self.combining:
-            rows = rows.mapInArrow(Combining(self.operator, self.life.slices), self.partial)
-        table = self._table_for(rows, routing, self.life.slices)
-        laned = rows.select(*table.columns).repartition(self.lanes, LABEL)
+        lanes = len(routing.host_of)
+        # Where rows are combined is up to Spark, which knows nothing of hosts that the job should leave.
+        combining = self.combining and not wanted.avoided
+        if combining:
+            rows = rows.groupBy(*map(_column, self.keyed.key)).agg(*self.partial)
+        table = self._table_for(rows, routing, self.life.slices, combining)
+        laned = rows.select(*table.columns).repartition(lanes, LABEL)
         lane = KeyedLane(self.operator, self._task(self.life, epoch), routing.lane_of, self.keyed.time, reports)
         if self.hosted is not None:
             lane = replace(lane, hosts=self.hosted.hosts, host_of=routing.host_of, lenient=self.hosted.lenient)
-        return table.beside(laned).mapInArrow(lane, self.schema)
-
-    @property
-    def lanes(self) -> int:
-        """Of the epoch that was planned last."""
-        assert self.routing is not None
-        return len(self.routing.host_of)
+        put_out = table.beside(laned).mapInArrow(lane, self.schema)
+        return Planned(put_out, lanes, int(str(rows.sparkSession.conf.get(PARTITIONS))) if combining else 0)
 
     def _task(self, life: Life, epoch: int) -> LaneTask:
         return LaneTask(
@@ -288,13 +297,13 @@ class KeyedState:
             return at_home(even, layout.homes, layout.lane_hosts, Routing(wanted.slices, layout.lane_hosts))
         return routed(even, layout.homes, layout.lane_hosts, self.settings, before)
 
-    def _table_for(self, rows: DataFrame, routing: Routing, slices: int) -> Table:
+    def _table_for(self, rows: DataFrame, routing: Routing, slices: int, combining: bool) -> Table:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
-        if self.combining not in self._tables:
+        if combining not in self._tables:
             marks = _marks(rows.sparkSession, routing, None if self.hosted is None else self.hosted.places)
-            self._tables[self.combining] = Table.of(rows, self.keyed.key, routing, slices, marks)
-        return self._tables[self.combining]
+            self._tables[combining] = Table.of(rows, self.keyed.key, routing, slices, marks)
+        return self._tables[combining]
 
     def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
         """The epoch counts, with these lanes' files."""
@@ -361,13 +370,12 @@ class Table:
         from pyspark.sql import functions as F
 
         names = labels(len(routing.host_of))
-        own = [one for one in rows.schema.fields if one.name != SLICE]
+        own = rows.schema.fields
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
-        hashed = F.pmod(F.xxhash64(*(F.col(f"`{name}`") for name in key)), F.lit(slices)).cast("int")
-        slice_ = F.col(SLICE) if SLICE in rows.columns else hashed
+        slice_ = F.pmod(F.xxhash64(*map(_column, key)), F.lit(slices)).cast("int")
         # An array literal is data to the code that Spark generates: another table compiles nothing anew.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
-        columns = (*(F.col(f"`{one.name}`") for one in own), slice_.alias(SLICE), label.alias(LABEL))
+        columns = (*(_column(one.name) for one in own), slice_.alias(SLICE), label.alias(LABEL))
         return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
 
     def beside(self, rows: DataFrame) -> DataFrame:
@@ -382,6 +390,28 @@ def _marks(spark: SparkSession, routing: Routing, places: Places | None) -> Data
     if places is not None:
         return places.marks(spark, schema, each, routing.host_of)
     return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(f"`{name}`")
+
+
+# -- rows that meet on their way ---------------------------------------------------------------------------------------------
+
+
+def _reduced(name: str, kind: str) -> Column:
+    """A field of an aggregation's state, of the rows of a key: Spark's own way to what a lane would make of them."""
+    from pyspark.sql import functions as F
+
+    column, _, what = name.rpartition(":")
+    value = _column(column) if column else F.lit(1)
+    if what == "count":
+        return F.count(value).alias(name)
+    type_ = "long" if kind == "int64" else "double"
+    nothing = F.lit(identity(what, kind)).cast(type_)
+    return F.coalesce(getattr(F, what)(value.cast(type_)), nothing).alias(name)
 
 
 # -- what the rows look like -------------------------------------------------------------------------------------------------

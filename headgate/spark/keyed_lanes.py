@@ -19,7 +19,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from headgate.errors import StateError
 from headgate.spark.lanes import BatchLane, LaneError
-from headgate.state.aggregate import SLICE, Aggregate, combine, partial_schema
+from headgate.state.aggregate import SLICE
 from headgate.state.copies import Copies
 from headgate.state.lane import LaneReport, LaneResult, LaneTask, run_lane
 from headgate.state.operators import KeyedOperator
@@ -106,19 +106,6 @@ class KeyedLane:
             raise LaneError(f'operator "{self.operator.name}": {error}') from error
 
 
-@dataclass(frozen=True)
-class Combining:
-    """Rows of an aggregation before the exchange: one per key, instead of all of them."""
-
-    operator: KeyedOperator
-    slices: int
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        assert isinstance(self.operator.processor, Aggregate)
-        for batch in combine(self.operator.processor, self.operator.schema, batches, self.slices):
-            yield batch.cast(partial_schema(self.operator.processor, self.operator.schema))
-
-
 class Latest:
     """The latest event time of the batches that pass."""
 
@@ -140,19 +127,13 @@ class Latest:
 
 
 def _marked(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """The number of the lane, by the marks that come before its rows, and the rows."""
+    """The number of the lane, by the mark that comes before its rows, and the rows."""
     first = next((batch for batch in batches if batch.num_rows), None)
     mark: int = 0 if first is None else first.column(SLICE)[0].as_py()
     if first is None or mark >= 0:
         raise LaneError("a lane does not know which one it is: Spark has not put the routing table beside its rows")
-    rest = (_without_marks(batch).drop_columns([LABEL]) for batch in chain([first], batches))
+    rest = (batch.drop_columns([LABEL]) for batch in chain([first.slice(1)], batches))
     return -1 - mark, rest
-
-
-def _without_marks(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if not batch.num_rows or batch.column(SLICE)[0].as_py() >= 0:
-        return batch  # rows come after the marks
-    return batch.filter(pc.greater_equal(batch.column(SLICE), 0))
 
 
 # -- where it runs -------------------------------------------------------------------------------------------------------------

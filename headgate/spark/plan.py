@@ -299,11 +299,14 @@ def _in_lanes(node: Node, frame: Frame, epoch: Epoch) -> Frame:
 def _keyed(node: Node, frame: Frame, epoch: Epoch) -> Frame:
     assert epoch.keyed is not None
     lanes = epoch.allocation.lanes.get(node.name) or node.lanes or 1
+    before = (*frame.before, frame.stage)
     if epoch.number == DRY:
         rows = frame.rows.repartition(lanes).mapInArrow(lambda batches: batches, epoch.keyed.declare(node, frame.rows))
-    else:
-        rows, lanes = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.wanted(node, lanes))
-    return Frame(rows, (*frame.before, frame.stage), ((node.name, lanes),))
+        return Frame(rows, before, ((node.name, lanes),))
+    planned = epoch.keyed.rows(node, frame.rows, epoch.number, epoch.wanted(node, lanes))
+    if planned.combining:
+        before = (*before, ((frame.stage[-1][0], planned.combining),))
+    return Frame(planned.rows, before, ((node.name, planned.lanes),))
 
 
 def _lane(node: Node, epoch: int) -> Any:

@@ -6,6 +6,7 @@ import logging
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ MOST_SHARE = 10
 """Highest share a job can have."""
 POOLS_PER_SHARE = 10
 """Pools of each share above 1; more jobs of the same share than this divide them."""
+EXIT_S = 30.0
+"""For so long a JVM may take to end by itself."""
 LOG = "spark.log"
 OUTPUT = "spark.out"
 """What the JVM and the lanes print."""
@@ -99,7 +102,11 @@ def stop(spark: SparkSession) -> None:
     gateway.shutdown()
     if process is not None:
         process.stdin.close()
-        process.wait(timeout=30)
+        try:
+            process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:  # with gigabytes of RocksDB's it may take long to clear up after itself
+            process.kill()
+            process.wait()
     SparkContext._gateway = SparkContext._jvm = None
 
 

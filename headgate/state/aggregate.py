@@ -1,16 +1,16 @@
-"""Associative aggregations (count, sum, min, max, mean), in numpy, before the exchange as well as behind it.
+"""Associative aggregations (count, sum, min, max, mean), in numpy.
 
     Aggregate.of({"orders": "count", "total": "sum(amount)", "mean": "mean(amount)"})
 
 A row becomes one value per state field ("lifted"), values of a key are reduced, and the result is merged with the state; since all
-three are the same for a row and for a partial result, `combine` may do part of the work before rows travel. Nulls count as in
-SQL: they are ignored, and what has seen nothing but nulls is null.
+three are the same for a row and for a partial result, part of the work may be done before rows come to their lane. Nulls count as
+in SQL: they are ignored, and what has seen nothing but nulls is null.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,7 @@ import pyarrow as pa
 
 from headgate.core.quantities import choice
 from headgate.errors import InputError, StateSchemaError
-from headgate.state.groups import Grouped, decoded_keys, grouped, one_batch
-from headgate.state.hashing import slices_of
-from headgate.state.schema import StateSchema
+from headgate.state.groups import Grouped
 
 Fields = Mapping[str, npt.NDArray[Any]]
 
@@ -143,29 +141,6 @@ def _existing(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name not in batch.schema.names:
         raise StateSchemaError(f'its input has no column "{name}", only {", ".join(batch.schema.names)}')
     return batch.column(name)
-
-
-def combine(
-    aggregate: Aggregate, schema: StateSchema, batches: Iterable[pa.RecordBatch], slice_count: int
-) -> Iterator[pa.RecordBatch]:
-    """Partial results of a part of the input, one row per key: what travels instead of its rows."""
-    batch = one_batch(batches)
-    if batch is None:
-        return
-    columns = schema.key_columns(batch)
-    groups = grouped(schema, columns, slices_of(columns, slice_count), range(slice_count))
-    reduced = aggregate.reduced(aggregate.lift(batch), groups)
-    slices = np.repeat(groups.keys.slices, np.diff(groups.keys.offsets))
-    keys = decoded_keys(schema, groups.keys.keys)
-    names = [SLICE, *keys.schema.names, *reduced]
-    yield pa.RecordBatch.from_arrays([pa.array(slices), *keys.columns, *map(pa.array, reduced.values())], names)
-
-
-def partial_schema(aggregate: Aggregate, schema: StateSchema) -> pa.Schema:
-    """The columns that `combine` puts out."""
-    types = {"int64": pa.int64(), "float64": pa.float64()}
-    fields = [(name, types[kind]) for name, kind in aggregate.fields().items()]
-    return pa.schema([(SLICE, pa.int32()), *schema.key.items(), *fields])
 
 
 def merge(field: str) -> np.ufunc:

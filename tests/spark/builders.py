@@ -56,7 +56,7 @@ def start(engine: SparkEngine, job: Topology, read_limit: int) -> None:
 
 def reading(engine: SparkEngine, name: str = "job") -> JobReading:
     found = engine.observe().jobs[name]
-    assert found is not None
+    assert found is not None, engine.states()[name].reason
     return found
 
 

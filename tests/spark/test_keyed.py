@@ -78,12 +78,59 @@ def test_counts_are_exact_through_other_numbers_of_lanes(engine: SparkEngine, ou
     assert reading(engine).operators["count"].processed == {"visit": ROWS}
 
 
-def test_rows_that_meet_by_key_are_combined_before_the_exchange(engine: SparkEngine, out: Path, until: Until) -> None:
-    start(engine, counting(out), read_limit=1000)
+KINDS = {
+    "n": "count",
+    "known": "count(worth)",
+    "sum": "sum(worth)",
+    "low": "min(worth)",
+    "high": "max(worth)",
+    "mean": "mean(worth)",
+    "whole": "sum(row)",
+    "least": "min(row)",
+}
+
+
+def gappy(rows: DataFrame) -> DataFrame:
+    """One key is null, one never has a worth, the others not always; one worth is no number."""
+    user, row = F.col("row") % USERS, F.col("row")
+    worth = F.when(row % 60 == 5, F.lit(float("nan"))).when((row % 3 > 0) & (user != 7), row.cast("double") - 1000)
+    return rows.select(F.when(user > 0, F.concat(F.lit("u"), user)).alias("a user"), worth.alias("worth"), row)
+
+
+def kinds_of(rows: range) -> dict[str, Any]:
+    known = [row - 1000.0 for row in rows if row % 3 and row % USERS != 7 and row % 60 != 5]
+    odd = any(row % 60 == 5 for row in rows)
+    told = bool(known) or odd
+    return {
+        "n": len(rows),
+        "known": len(known) + sum(row % 60 == 5 for row in rows),
+        "sum": "nan" if odd else sum(known) if told else None,
+        "low": min(known) if told else None,
+        "high": "nan" if odd else max(known) if told else None,
+        "mean": "nan" if odd else sum(known) / len(known) if told else None,
+        "whole": sum(rows),
+        "least": min(rows),
+    }
+
+
+def test_rows_that_meet_by_key_on_their_way_give_what_lanes_make_of_them(
+    engine: SparkEngine, out: Path, until: Until
+) -> None:
+    job = topology()
+    rows = job.transform("gappy", gappy, job.source("in", burst(ROWS), lanes=2))
+    job.sink("out", sinks.files(out), job.keyed("count", KINDS, rows, key="a user", lanes=3, slices=16))
+    start(engine, job, read_limit=1000)
     until(lambda: put_in(engine) == ROWS, "the end of the load")
     keyed = engine._jobs["job"]._keyed
     assert keyed is not None and keyed._states["count"].combining
-    assert newest(out) == expected()
+    found = {
+        name: {kind: "nan" if row[kind] != row[kind] else row[kind] for kind in KINDS}
+        for name, row in newest(out, "a user").items()
+    }
+    users = range(USERS)
+    assert found == {f"u{user}" if user else None: kinds_of(range(user, ROWS, USERS)) for user in users}
+    busy = reading(engine).operators["count"].busy_s
+    assert len(busy) == 3  # time spent on the way is not taken for that of lanes
 
 
 def test_state_outlives_pause_and_resume(engine: SparkEngine, out: Path, until: Until) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import StateBusyError, StateError, StateSchemaError
-from headgate.state.aggregate import Aggregate, combine, partial_schema
+from headgate.state.aggregate import Aggregate
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.hashing import key_hash
 from headgate.state.inspect import read_state
@@ -201,24 +201,6 @@ def test_measures_follow_sql_on_nulls(tmp_path):
         {"k": 1, "n": 3, "known": 2, "sum": 6.0, "low": 2.0, "high": 4.0, "mean": 3.0},
         {"k": 2, "n": 1, "known": 0, "sum": None, "low": None, "high": None, "mean": None},
     ]
-
-
-@pytest.mark.parametrize("kind", KEYS)
-def test_combining_before_the_exchange_gives_the_same(tmp_path, kind):
-    plain, combined = Driver(tmp_path / "a", counting(KEYS[kind])), Driver(tmp_path / "b", counting(KEYS[kind]))
-    aggregate = combined.operator.processor
-    assert isinstance(aggregate, Aggregate)
-    for epoch in range(3):
-        batch = rows(typed(kind, random_pairs(epoch)), KEYS[kind])
-        partial = [
-            piece
-            for half in (batch.slice(0, 250), batch.slice(250))
-            for piece in combine(aggregate, combined.operator.schema, [half], 8)
-        ]
-        assert partial[0].schema == partial_schema(aggregate, combined.operator.schema)
-        plain.epoch_of(batch)
-        combined.epoch_of(pa.Table.from_batches(partial).combine_chunks().to_batches()[0])
-    assert state(plain) == state(combined)
 
 
 def test_a_batch_processor_sees_sorted_rows_and_may_delete_keys(tmp_path):

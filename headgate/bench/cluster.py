@@ -84,15 +84,15 @@ class Cluster:
 
 
 @contextmanager
-def cluster(hosts: int, settings: StateSettings) -> Iterator[Cluster]:
-    """So many hosts named 0, 1, 2 and so on, and an engine on them; everything is gone afterwards."""
+def cluster(hosts: int, settings: StateSettings, wait_s: float = SparkSettings().place_wait_s) -> Iterator[Cluster]:
+    """So many hosts named 0, 1, 2 and so on, and an engine on them; everything is gone afterwards. Tasks wait so long for their host."""
     with home() as place:
         pool = LocalPool(place / "pool")
         try:
             for number in range(hosts):
                 pool.lease(str(number), KIND)
             wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()), PATIENCE_S)
-            spark_settings = SparkSettings(driver_memory_mb=1024, retries=0, state=settings)
+            spark_settings = SparkSettings(driver_memory_mb=1024, retries=0, state=settings, place_wait_s=wait_s)
             spark = session.start(place / "home", spark_settings, pool.master_url, {**LIMITS, **same_code()})
             engine = SparkEngine(spark, place / "home", spark_settings, embedded=False)
             try:
@@ -114,12 +114,14 @@ class Outputs:
     """The same, by their numbers."""
     counts: dict[int, int] = field(default_factory=dict)
     """Of each epoch, the sum of the counts that it put out: what a lost or doubled row would change."""
+    digests: dict[int, int] = field(default_factory=dict)
+    """Of each epoch, a number that tells whether it has put out the same as another, in whatever order."""
 
     def write(self, rows: DataFrame, epoch: int) -> None:
         """A writer."""
-        found = rows.selectExpr("coalesce(sum(n), 0)").first()
+        found = rows.selectExpr("coalesce(sum(n), 0)", "coalesce(bit_xor(xxhash64(*)), 0)").first()
         assert found is not None
-        self.counts[epoch] = int(found[0])
+        self.counts[epoch], self.digests[epoch] = found
         self.epochs[epoch] = time.time()
         self.at_s.append(self.epochs[epoch])
 
@@ -174,21 +176,22 @@ def stream(spark: SparkSession, files: Path) -> DataFrame:
 
 
 class Feed:
-    """Files that the next epochs read, one each: there is always a next one."""
+    """Files that the next epochs read, one each."""
 
-    def __init__(self, folder: Path, keys: int, fills: int = 0) -> None:
-        """The first `fills` of them have every key once."""
+    def __init__(self, folder: Path, keys: int, fills: int = 0, ahead: int = AHEAD) -> None:
+        """The first `fills` of them have every key once; `ahead` of them wait."""
         folder.mkdir(parents=True)
-        self.folder, self._keys, self.written = folder, keys, 0
+        self.folder, self._keys, self._ahead, self.written = folder, keys, ahead, 0
         self._fills = np.array_split(np.arange(keys), fills) if fills else []
         self.ahead_of(0)
 
     def ahead_of(self, epochs: int) -> None:
         """So many files more than epochs."""
-        while self.written < epochs + AHEAD:
+        while self.written < epochs + self._ahead:
             filling = self.written < len(self._fills)
             keys = self._fills[self.written] if filling else some_keys(self.written, ROWS, self._keys)
-            values = np.random.default_rng(self.written).random((len(SENSORS), len(keys)))
+            # Such that sums are exact, whatever their order.
+            values = np.random.default_rng(self.written).integers(0, 1024, (len(SENSORS), len(keys))) / 1024
             table = pa.table({"device": pa.array(keys, pa.int64()), **dict(zip(SENSORS, values, strict=True))})
             beside = self.folder.parent / f"{self.folder.name}.part"
             pq.write_table(table, beside)

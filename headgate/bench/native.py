@@ -56,7 +56,7 @@ def _counted(key: tuple[Any, ...], parts: Iterator[pd.DataFrame], state: Any) ->
     yield pd.DataFrame({"user": [key[0]], "n": [count], "total": [total]})
 
 
-def _transform(rows: DataFrame) -> DataFrame:
+def _transform_in_pandas(rows: DataFrame) -> DataFrame:
     """Needs the packages protobuf and grpcio: install `headgate[bench]`."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -79,16 +79,36 @@ def _transform(rows: DataFrame) -> DataFrame:
     return rows.groupBy("user").transformWithStateInPandas(Counting(), OUTPUT, "Update", "None")
 
 
-WAYS = {"aggregation": _aggregation, "applyInPandasWithState": _pandas, "transformWithState": _transform}
+def _transform(rows: DataFrame) -> DataFrame:
+    """As before, row by row."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+    class Counting(StatefulProcessor):
+        """Without pandas."""
+
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._state = handle.getValueState("state", "n long, total double")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            count, total = self._state.get() or (0, 0.0)
+            for row in rows:
+                count, total = count + 1, total + row.amount
+            self._state.update((count, total))
+            yield Row(user=key[0], n=count, total=total)
+
+        def close(self) -> None:
+            """Nothing is kept open."""
+
+    return rows.groupBy("user").transformWithState(Counting(), OUTPUT, "Update", "None")
 
 
-def count(spark: SparkSession, files: Path, place: Path, partitions: int, write: Writer) -> StreamingQuery:
-    """Spark's aggregation, written by a writer like a job's sink."""
-    for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():
-        spark.conf.set(name, value)
-    counted = _aggregation(stream(spark, files)).toDF("user", "n", "total")
-    writer = counted.writeStream.foreachBatch(write).outputMode("update")
-    return writer.option("checkpointLocation", str(place)).start()
+WAYS = {
+    "aggregation": _aggregation,
+    "applyInPandasWithState": _pandas,
+    "transformWithStateInPandas": _transform_in_pandas,
+    "transformWithState": _transform,
+}
 
 
 def measured(
@@ -99,7 +119,7 @@ def measured(
     partitions: int,
     write: Writer,
 ) -> StreamingQuery:
-    """Aggregations by the first column, named as a keyed operator names them."""
+    """Aggregations by the first column, named as a keyed operator names them, written by a writer like a job's sink."""
     from pyspark.sql import functions as F
 
     for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,15 @@ from headgate.spark.topology import Topology
 
 PARTITIONS = (4, 16, 64)
 LANES, SLICES = 2, 64
-ROWS = 200_000
-"""Rows of an epoch."""
-FEW_ROWS = 5_000
-"""Of an epoch of Spark's Python ways."""
-WARM_UP, EPOCHS = 3, 8
+ROWS, FEW_ROWS = 1_000_000, 5_000
+"""Rows of an epoch, and of one of Spark's Python ways."""
+EPOCHS, LEAST_EPOCHS, LONG_S = 16, 6, 60.0
+"""A way has so many epochs, or fewer if they take longer than this; the first half of them is to warm up."""
 SLOTS, MEMORY_MB = 4, 3072
 PATIENCE_S = 900.0
 NATIVE, PYTHON = 2.5, 20.0
 HEADGATE, AGGREGATION = "headgate", "aggregation"
-PYTHON_WAYS = ("applyInPandasWithState", "transformWithState")
+PYTHON_WAYS = ("applyInPandasWithState", "transformWithStateInPandas", "transformWithState")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _all_ways(workload: Workload) -> dict[str, Measured]:
 def write_files(folder: Path, workload: Workload, rows: int, filled: bool) -> None:
     """One file per epoch; `filled`: the first has every key once, so that the state has its full size from then on."""
     folder.mkdir()
-    for number in range(WARM_UP + EPOCHS):
+    for number in range(EPOCHS):
         first = filled and number == 0
         keys = np.arange(workload.keys) if first else some_keys(number, rows, workload.keys, workload.skewed)
         amounts = np.random.default_rng(number).random(len(keys))
@@ -136,15 +136,23 @@ def _apart(way: str, files: Path, parts: int) -> Measured:
 
 def measure_one(way: str, files: Path, parts: int) -> Measured:
     """One way: rows per second of the epochs after the warm-up, by the times of Spark's own commits."""
-    epochs = len(list(files.glob("*.parquet")))
+    rows = [pq.ParquetFile(path).metadata.num_rows for path in sorted(files.glob("*.parquet"))]
     with home() as place, engine(SparkSettings(slots=SLOTS, driver_memory_mb=MEMORY_MB, retries=0)) as spark:
         commits = _started(spark, way, files, parts, place)
-        wait_for(lambda: (commits / str(epochs - 1)).exists() or _failed(spark), PATIENCE_S)
-        memory_mb = _memory_mb()
-        at_s = [(commits / str(epoch)).stat().st_mtime for epoch in range(epochs)]
-    rows = [pq.ParquetFile(path).metadata.num_rows for path in sorted(files.glob("*.parquet"))]
-    rates = [rows[epoch] / (at_s[epoch] - at_s[epoch - 1]) for epoch in range(WARM_UP, epochs)]
+        wait_for(lambda: _is_enough(_commit_times(commits)) or _failed(spark), PATIENCE_S)
+        memory_mb, at_s = _memory_mb(), _commit_times(commits)
+    rates = [rows[epoch] / (at_s[epoch] - at_s[epoch - 1]) for epoch in range(len(at_s) // 2, len(at_s))]
     return Measured(statistics.median(rates), memory_mb)
+
+
+def _commit_times(commits: Path) -> list[float]:
+    """When each epoch was committed."""
+    files = (commits / str(epoch) for epoch in range(EPOCHS))
+    return [file.stat().st_mtime for file in takewhile(Path.exists, files)]
+
+
+def _is_enough(at_s: list[float]) -> bool:
+    return len(at_s) == EPOCHS or (len(at_s) >= LEAST_EPOCHS and at_s[-1] - at_s[0] > LONG_S)
 
 
 def _started(spark: SparkEngine, way: str, files: Path, parts: int, place: Path) -> Path:

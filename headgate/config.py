@@ -288,7 +288,7 @@ class StateSettings:
         3600,
     )
     combine_ratio: float = setting(
-        3.0, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1
+        3.5, "rows", "Aggregations combine rows before the exchange where an epoch has this many of each key.", 1
     )
     combine_epochs: int = setting(
         20, "epochs", "Those that do look again after this many epochs whether it is still worth it.", 1
@@ -341,6 +341,14 @@ class SparkSettings:
         "Clusters: a lane waits this long for a slot on the host that it belongs to; then it runs on any.",
         0,
         3600,
+    )
+    largest_batch_mb: int = setting(
+        0,
+        "MB",
+        "Lanes get their rows in batches of 10,000, cut at this size as well; 0: not. Spark then looks at the size after every row,"
+        " which costs a third of the throughput: for large rows only, such as pictures.",
+        0,
+        2047,
     )
     state: StateSettings = StateSettings()
 

@@ -38,7 +38,7 @@ PARTITIONS = (4, 16, 64)
 LANES, SLICES = 2, 64
 ROWS, FEW_ROWS = 1_000_000, 5_000
 """Rows of an epoch, and of one of Spark's Python ways."""
-EPOCHS, LEAST_EPOCHS, LONG_S = 16, 6, 60.0
+EPOCHS, LEAST_EPOCHS, LONG_S = 12, 6, 40.0
 """A way has so many epochs, or fewer if they take longer than this; the first half of them is to warm up."""
 SLOTS, MEMORY_MB = 4, 3072
 PATIENCE_S = 900.0

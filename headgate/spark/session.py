@@ -116,6 +116,8 @@ def pool_of(job: str, share: int, number: int) -> str:
 
 
 PARTITIONS = "spark.sql.shuffle.partitions"
+ANY_SIZE = 2**31 - 1
+"""Of batches in bytes: Spark does not look at it then."""
 
 
 @contextmanager
@@ -148,6 +150,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
         "spark.scheduler.allocation.file": (home / "pools.xml").as_uri(),
         "spark.sql.streaming.pollingDelay": f"{round(settings.poll_s * 1000)}ms",
         "spark.locality.wait.node": f"{round(settings.place_wait_s * 1000)}ms",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(settings.largest_batch_mb << 20 or ANY_SIZE),
         **_ALWAYS,
     }
 

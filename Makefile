@@ -2,10 +2,16 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+# Four workers for two cores, because tests also wait. All tests of a group (tests/conftest.py) run in one worker, in their order.
+PYTEST := $(BIN)/python -m pytest -q -n 4 --dist loadscope --no-loadscope-reorder
+# A link that leads nowhere, or a page that the navigation does not list, fails the build. --quiet would let them pass.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 MAKEFLAGS += --no-print-directory
+# Hundreds of processes import Headgate during the tests; without bytecode on disk each of them compiles it first.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo test check bench docs format clean
+.PHONY: help set-up demo test check explore bench docs format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,20 +22,26 @@ demo: $(READY) ## watch three tenants share an embedded Spark
 	@$(BIN)/headgate demo
 
 test: $(READY) ## run the tests and the examples in docstrings, but for the slow ones
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(PYTEST) -m "not slow"
 
-check: $(READY) ## the gate: format, lint, types, imports, tests
+check: $(READY) ## the gate: format, lint, types, imports, docs, tests
 	@echo "== format"  && $(BIN)/ruff format --check --quiet --diff .
 	@echo "== lint"    && $(BIN)/ruff check --quiet .
 	@echo "== types"   && $(BIN)/mypy --no-error-summary
 	@echo "== imports" && $(BIN)/lint-imports --no-logo
-	@echo "== tests"   && $(BIN)/python -m pytest -q
+	@echo "== docs"    && site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(SITE) --site-dir "$$site"
+	@echo "== tests"   && $(PYTEST) -m "not slow"
+	@echo "== slow tests, one at a time" && $(BIN)/python -m pytest -q -m slow
 
-bench: $(READY) ## measure everything that has a benchmark (an hour)
-	@for name in simulator controller sizing reconfigure overhead fidelity tenants slices checkpoint state rescale migrate recovery health hosts; do $(BIN)/headgate bench $$name; done
+explore: $(READY) ## run the property tests with new examples for MINUTES=30; SEED=N repeats a round
+	@tools/explore
 
-docs: $(READY) ## write the parts of the docs that come from the code
+bench: $(READY) ## measure everything that has a benchmark in an hour; results in out/bench
+	@$(BIN)/headgate bench all
+
+docs: $(READY) ## write the generated parts of the docs, and build the site into build/site
 	@$(BIN)/python tools/docs.py
+	@$(SITE) --site-dir build/site
 
 format: $(READY) ## rewrite the code the way `check` wants it
 	@$(BIN)/ruff check --quiet --fix-only .

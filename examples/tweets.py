@@ -48,4 +48,5 @@ def search(place: int, tweet: Mapping[str, Any], state: Any, emit: Callable[[Map
     shared, similar = max(((len(words.intersection(other)), number) for number, other in state.recent), default=(0, -1))
     state.recent.append([tweet["tweet"], tweet["words"]])
     if shared:
-        emit({**tweet, "place": place, "similar": similar, "shared": shared})
+        found = {"tweet": tweet["tweet"], "similar": similar, "shared": shared}
+        emit({"place": place, **found, "arrived": tweet["arrived"]})

@@ -6,13 +6,14 @@ intended, and goes on from there.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, View, Windows, view_of
+from headgate.core.metrics import JobView, View, Windows, view_of, with_output
 from headgate.core.model import Action, Job, Outcome, Snapshot
 from headgate.core.state import Decision, Verdict
-from headgate.errors import EngineError
+from headgate.errors import EngineError, JournalError
 from headgate.policies import Policy
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord
 
@@ -37,22 +38,50 @@ class Controller:
         self.outcome: Outcome | None = None
         """What became of the last round's action, if it had one."""
         self._purge_next_s = 0.0
+        self.trouble = ""
+        """What went wrong in the last round although it was completed, in a sentence."""
         self._judged_next: dict[str | None, int] = {}
         """By the job that it is for, the action whose effect is awaited."""
-        self._proposed: Action | None = None
+        self._declined: tuple[Action, float] | None = None
+        """The last action that was not carried out, and when that was."""
 
     def round(self) -> tuple[View, Decision]:
-        """One turn of the control loop."""
+        """One turn of the control loop; the view is returned as the journal has it, in which no data is not success."""
         snapshot = self.engine.observe()
         jobs = self.engine.jobs()
         self.windows = self.windows.push(snapshot, self.settings.window_s, self._longer_s(jobs))
         view = view_of(self.windows, snapshot, jobs, self.policy.since_s(), self.settings)
-        decision = self.policy.decide(view)
+        decision = self._not_again(self.policy.decide(view), view.at_s)
+        view = with_output(view)
         for text in decision.alerts:
             self.alert(view.at_s, text)
-        action_id = self._record(view, snapshot, decision)
+        self.trouble = ""
+        try:
+            action_id = self._record(view, snapshot, decision)
+        except JournalError as error:
+            return view, self._unrecorded(decision, view.at_s, error)
         self.outcome = self._act(decision.action, action_id, view.at_s) if decision.action is not None else None
         return view, decision
+
+    def _not_again(self, decision: Decision, at_s: float) -> Decision:
+        """A step that was refused is not asked for again at once: the reason would be the same, round after round."""
+        action = decision.action
+        if action is None or self._declined is None:
+            return decision
+        declined, declined_s = self._declined
+        recently = self.observe_only or declined_s <= at_s < declined_s + self.settings.retry_s
+        if not recently or not _same_step(action, declined):
+            return decision
+        self.policy.not_applied(action, at_s, refused=not self.observe_only)
+        return dataclasses.replace(decision, action=None)
+
+    def _unrecorded(self, decision: Decision, at_s: float, error: JournalError) -> Decision:
+        """Jobs are still watched while the journal cannot be written, but nothing is done that is not written down before."""
+        self.trouble, self.outcome = str(error), None
+        if decision.action is None:
+            return decision
+        self.policy.not_applied(decision.action, at_s, refused=False)
+        return dataclasses.replace(decision, action=None)
 
     def _longer_s(self, jobs: Mapping[str, Job]) -> dict[str, float]:
         """Jobs that regulate themselves are looked at over longer windows."""
@@ -68,12 +97,20 @@ class Controller:
 
     def _act(self, action: Action, action_id: int | None, at_s: float) -> Outcome:
         outcome = OBSERVED_ONLY if self.observe_only else self._applied(action)
+        self._declined = None if outcome.applied else (action, at_s)
         if not outcome.applied:
             self.policy.not_applied(action, at_s, refused=not self.observe_only)
         if self.journal is not None and action_id is not None:
-            self.journal.outcome(action_id, outcome)
-            self._await(action, action_id if outcome.applied else None)
+            self._note_outcome(self.journal, action, action_id, outcome)
         return outcome
+
+    def _note_outcome(self, journal: Journal, action: Action, action_id: int, outcome: Outcome) -> None:
+        """An outcome that is not written down is found out after a restart: the action is applied again then."""
+        try:
+            journal.outcome(action_id, outcome)
+        except JournalError as error:
+            self.trouble = str(error)
+        self._await(action, action_id if outcome.applied else None)
 
     def _applied(self, action: Action) -> Outcome:
         """An engine that cannot do it now must not end the loop."""
@@ -81,6 +118,10 @@ class Controller:
             return self.engine.apply(action)
         except EngineError as error:
             return Outcome(False, str(error))
+        except (
+            Exception
+        ) as error:  # the edge of an action: a full disk or a lost connection is one more reason for a refusal
+            return Outcome(False, f"{type(error).__name__}: {error}")
 
     # -- the journal
 
@@ -89,13 +130,10 @@ class Controller:
             return None
         self._record_verdict(self.journal, decision.verdict, view.at_s)
         if view.at_s >= self._purge_next_s:
-            self.journal.purge(view.at_s - self.settings.journal_keep_h * HOUR_S)
+            keep = self.settings
+            self.journal.purge(view.at_s - keep.journal_keep_h * HOUR_S, view.at_s - keep.actions_keep_h * HOUR_S)
             self._purge_next_s = view.at_s + HOUR_S
-        action = decision.action
-        if self.observe_only and action is not None:
-            again = self._proposed is not None and _same_step(action, self._proposed)
-            self._proposed, action = action, None if again else action
-        return self.journal.record(self._summary(view, decision), snapshot, self.policy.dump(), action)
+        return self.journal.record(self._summary(view, decision), snapshot, self.policy.dump(), decision.action)
 
     def _summary(self, view: View, decision: Decision) -> RoundRecord:
         return RoundRecord(
@@ -138,15 +176,19 @@ class Controller:
         restored = self.journal.restore() if self.journal is not None else None
         if self.journal is None or restored is None:
             return None
-        self.policy.load(restored.state)
-        longer_s = self._longer_s(self.engine.jobs())
-        for snapshot in restored.snapshots:
-            self.windows = self.windows.push(snapshot, self.settings.window_s, longer_s)
-        for recorded in self.journal.actions(since_s=restored.at_s):
+        if (
+            restored.at_s <= now_s
+        ):  # a clock that was set back: what is dated later than now would only bar new measurements
+            self.policy.load(restored.state)
+            longer_s = self._longer_s(self.engine.jobs())
+            for snapshot in restored.snapshots:
+                self.windows = self.windows.push(snapshot, self.settings.window_s, longer_s)
+        about_jobs = (one for one in self.journal.actions(since_s=restored.at_s) if not one.action.concerns_host)
+        for recorded in about_jobs:
             if recorded.outcome is not None and not recorded.applied:
                 refused = recorded.outcome.detail != OBSERVED_ONLY.detail
                 self.policy.not_applied(recorded.action, recorded.at_s, refused)
-                self._proposed = recorded.action
+                self._declined = (recorded.action, recorded.at_s)
         for recorded in restored.actions:
             if recorded.effect is None:
                 self._await(recorded.action, recorded.id)

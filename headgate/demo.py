@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.bench.workload import Work, job, mean, satisfaction, watched
-from headgate.config import FAST, Settings, SparkSettings, settings_from
+from headgate.config import FAST, Settings, SparkSettings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action
 from headgate.policies import policy_named
 from headgate.ports import Journal
+from headgate.settings import settings_from
 from headgate.spark import sources
 from headgate.spark.engine import SparkEngine, open_engine
 from headgate.spark.topology import Topology

@@ -8,16 +8,20 @@ HeadgateError
 │   ├── SettingError      an unknown setting, or a value out of its range
 │   ├── HostError         hosts, prices or a budget that cannot be
 │   ├── JobFileError      a job file or a cluster file that cannot be run
+│   │   └── NeedsSparkError   a job file that can be loaded only while Spark runs
 │   ├── UnknownJobError   there is no such job
 │   ├── DuplicateJobError another job has this name
 │   └── NoServiceError    no service runs where a command looked for one
 ├── JournalError      the journal cannot be read or written
+│   └── JournalDamagedError  what is in the journal is not what was written
 ├── StateError        keyed state cannot be read or written
 │   ├── StateSchemaError  an operator's state was written with another schema
 │   ├── StateDamagedError a file of state is not what was written
 │   ├── StateLostError    no copy of a slice is left that could be rebuilt
-│   └── StateBusyError    another process holds a slice, or has gone on with it
+│   ├── StateBusyError    another process holds a slice, or has gone on with it
+│   └── StateFullError    the disk has too little free space for state
 └── EngineError       an engine could not do what it was asked
+    └── EngineLostError   the engine as a whole is gone; the service starts again, exit 75 if it does not
 """
 
 from __future__ import annotations
@@ -59,6 +63,10 @@ class JobFileError(InputError):
     """A job file or a cluster file cannot be run as written."""
 
 
+class NeedsSparkError(JobFileError):
+    """A job file asks for a Spark session while it is loaded, and there is none yet."""
+
+
 class UnknownJobError(InputError):
     """There is no job of this name."""
 
@@ -75,6 +83,10 @@ class JournalError(HeadgateError):
     """The journal cannot be read or written."""
 
     exit_code = 2
+
+
+class JournalDamagedError(JournalError):
+    """What is in the journal is not what was written."""
 
 
 class StateError(HeadgateError):
@@ -99,5 +111,15 @@ class StateBusyError(StateError):
     """Another process holds a slice, or has gone on with it."""
 
 
+class StateFullError(StateError):
+    """The disk has too little free space for state."""
+
+
 class EngineError(HeadgateError):
     """The engine could not do what it was asked."""
+
+
+class EngineLostError(EngineError):
+    """The engine as a whole is gone: only a new process has another one."""
+
+    exit_code = 75

@@ -1,4 +1,4 @@
-"""The story of one job, told from the journal: what was measured, what was decided and done, and what came of it.
+"""The story of one job or one leased host, told from the journal: what was measured, decided and done, and what came of it.
 
 Only changes are told. A round in which nothing happened to the job leaves no line.
 
@@ -49,7 +49,7 @@ class Line:
 
 
 def story(journal: Journal, job: str) -> list[Line]:
-    """What happened to a job, in order of time: `print(as_text(story(journal, "page-load"), journal.about()))`."""
+    """What happened to a job or a host, in order: `print(as_text(story(journal, "page-load"), journal.about()))`."""
     view = _View(job, tuple(journal.rounds(job)))
     actions = journal.actions(job)
     if not view.rounds and not actions:
@@ -302,6 +302,8 @@ class _Step:
 
 
 def _steps(view: _View, recorded: RecordedAction) -> list[_Step]:
+    if recorded.action.concerns_host:
+        return [_host_step(recorded.action)]
     change = recorded.action.changes.get(view.job)
     if change is None:
         return []
@@ -309,6 +311,14 @@ def _steps(view: _View, recorded: RecordedAction) -> list[_Step]:
     lanes = before.lanes if before else {}
     steps = [_lane_step(name, lanes.get(name), wanted) for name, wanted in change.lanes.items()]
     return [step for step in (*steps, _pace_step(before, change), _place_step(recorded.action)) if step is not None]
+
+
+def _host_step(action: Action) -> _Step:
+    host, kind = action.host, action.host_type
+    if kind is None:
+        return _Step("released", "release", host, {"host": host})
+    price = f"{kind.price:g} per {show_seconds(kind.btu_s)}"
+    return _Step("leased", "lease", f"{host} for {price}", {"host": host, "price": kind.price, "btu_s": kind.btu_s})
 
 
 def _place_step(action: Action) -> _Step | None:
@@ -383,8 +393,9 @@ def _effect_line(view: _View, recorded: RecordedAction, effect: Effect) -> Line:
     now = view.at(effect.at_s)
     total = _utility_change("total ", effect.score_before, effect.score_after)
     job = ", ".join([*_measured_goals(now), *_utility_effect(view, recorded, effect)])
-    text = f"{job}; {total}" if job else total
-    return Line(effect.at_s, f"{text}. {_capital(effect.verdict)}.", _effect_facts(recorded, effect))
+    figures = "; ".join(filter(None, (job, total)))
+    text = f"{figures}. {_capital(effect.verdict)}." if figures else f"{_capital(effect.verdict)}."
+    return Line(effect.at_s, text, _effect_facts(recorded, effect))
 
 
 def _utility_effect(view: _View, recorded: RecordedAction, effect: Effect) -> list[str]:

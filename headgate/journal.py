@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -23,69 +23,16 @@ from typing import Any, Self
 
 import msgspec
 
-from headgate.core.model import Action, Allocation, JobAllocation, Outcome, Snapshot
-from headgate.errors import JournalError
+from headgate.core.model import Action, Outcome, Snapshot
+from headgate.errors import JournalDamagedError, JournalError
 from headgate.ports import Effect, JobRecord, RecordedAction, Restored, RoundRecord
+from headgate.records import Origins, Placed, folded, is_over, is_wanted, origins_with, restored_from
 
 WINDOW_SNAPSHOTS = 32
 """Snapshots kept for a restart: more than a window of measurements and the wait after an action together."""
 
-# -- what a series of records amounts to -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """What a job had in the round that saw it first; later actions build on it, earlier ones were for a namesake."""
-
-    round: int
-    allocation: JobAllocation
-
-
-_Origins = dict[str, _Origin]
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A recorded action and the number of its round."""
-
-    round: int
-    recorded: RecordedAction
-
-
-def _origins_with(origins: _Origins, number: int, snapshot: Snapshot) -> _Origins:
-    """Origins after a round: jobs that left are forgotten, new ones start with what they have."""
-    gone = [job for job in origins if job not in snapshot.allocation and job not in snapshot.jobs]
-    new = {job: _Origin(number, has) for job, has in snapshot.allocation.items() if job not in origins}
-    if not gone and not new:
-        return origins
-    return {job: origin for job, origin in origins.items() if job not in gone} | new
-
-
-def _allocation(origins: _Origins, applied: Iterable[_Placed]) -> Allocation:
-    allocation = {job: origin.allocation for job, origin in origins.items()}
-    for placed in applied:
-        for job, change in placed.recorded.action.changes.items():
-            if job in origins and placed.round >= origins[job].round:
-                allocation[job] = change
-    return allocation
-
-
-def _restored(
-    at_s: float, state: bytes, snapshots: tuple[Snapshot, ...], origins: _Origins, placed: list[_Placed]
-) -> Restored:
-    applied = [one for one in placed if one.recorded.applied]
-    return Restored(
-        at_s=at_s,
-        state=state,
-        snapshots=snapshots,
-        unfinished=tuple(one.recorded for one in placed if one.recorded.outcome is None),
-        actions=tuple(one.recorded for one in applied),
-        allocation=_allocation(origins, applied),
-    )
-
-
-def _wanted(recorded: RecordedAction, job: str | None, since_s: float | None) -> bool:
-    return (job is None or recorded.touches(job)) and (since_s is None or recorded.at_s >= since_s)
+NO_ROUND = 0
+"""The round of an action about a host: rounds are numbered from 1."""
 
 
 def _unknown_action(action_id: int) -> JournalError:
@@ -115,11 +62,11 @@ class MemoryJournal:
     def __init__(self, window: int = WINDOW_SNAPSHOTS) -> None:
         self._rounds: list[RoundRecord] = []
         self._snapshots: deque[Snapshot] = deque(maxlen=window)
-        self._actions: dict[int, _Placed] = {}
-        self._origins: _Origins = {}
+        self._actions: dict[int, Placed] = {}
+        self._origins: Origins = {}
         self._about: dict[str, str] = {}
         self._last: tuple[float, bytes] | None = None
-        self._numbers = count(1)
+        self._numbers, self._ids = count(1), count(1)
 
     def __enter__(self) -> Self:
         return self
@@ -134,13 +81,17 @@ class MemoryJournal:
         number = next(self._numbers)
         self._rounds.append(summary)
         self._snapshots.append(snapshot)
-        self._origins = _origins_with(self._origins, number, snapshot)
+        self._origins = origins_with(self._origins, number, snapshot)
         self._last = (summary.at_s, state)
-        return None if action is None else self._intend(number, summary.at_s, action)
+        return None if action is None else self._add_action(number, summary.at_s, action)
 
-    def _intend(self, number: int, at_s: float, action: Action) -> int:
-        action_id = len(self._actions) + 1
-        self._actions[action_id] = _Placed(number, RecordedAction(action_id, at_s, _writable(action)))
+    def intend(self, at_s: float, action: Action) -> int:
+        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+        return self._add_action(NO_ROUND, at_s, action)
+
+    def _add_action(self, number: int, at_s: float, action: Action) -> int:
+        action_id = next(self._ids)
+        self._actions[action_id] = Placed(number, RecordedAction(action_id, at_s, _writable(action)))
         return action_id
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
@@ -155,17 +106,17 @@ class MemoryJournal:
         if action_id not in self._actions:
             raise _unknown_action(action_id)
         placed = self._actions[action_id]
-        self._actions[action_id] = _Placed(placed.round, dataclasses.replace(placed.recorded, **change))
+        self._actions[action_id] = Placed(placed.round, dataclasses.replace(placed.recorded, **change))
 
     def restore(self) -> Restored | None:
         """Where the last controller stopped; None if there was none."""
         if self._last is None:
             return None
-        return _restored(*self._last, tuple(self._snapshots), self._origins, list(self._actions.values()))
+        return restored_from(*self._last, tuple(self._snapshots), self._origins, list(self._actions.values()))
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
         """Actions in order: all, or those that touch a job; `since_s` is included."""
-        return [one.recorded for one in self._actions.values() if _wanted(one.recorded, job, since_s)]
+        return [one.recorded for one in self._actions.values() if is_wanted(one.recorded, job, since_s)]
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
         """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
@@ -177,8 +128,11 @@ class MemoryJournal:
             elif job in summary.jobs:
                 yield dataclasses.replace(summary, jobs={job: summary.jobs[job]})
 
-    def purge(self, before_s: float) -> int:
-        """Delete rounds before this time, keep all actions; returns how many rounds went."""
+    def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
+        """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went."""
+        gone = {number: one for number, one in self._actions.items() if is_over(one, actions_before_s)}
+        self._origins = folded(self._origins, gone.values())
+        self._actions = {number: one for number, one in self._actions.items() if number not in gone}
         # Time never steps back: mostly there is nothing to copy.
         if not self._rounds or self._rounds[0].at_s >= before_s:
             return 0
@@ -200,9 +154,12 @@ class MemoryJournal:
 
 # -- in a file ---------------------------------------------------------------------------------------------------------
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: actions may be about hosts. A journal of version 1 is read as it is, and goes on as version 2."""
 APPLICATION_ID = 0x48644774
 """Marks the file as a journal among SQLite files: "HdGt"."""
+SIDE_FILES = ("-wal", "-shm")
+"""What SQLite writes beside its file."""
 BUSY_S = 10.0
 """How long to wait for another process that holds the file."""
 PAGE_ROUNDS = 500
@@ -224,6 +181,9 @@ PRAGMA user_version = {SCHEMA_VERSION};
 _SET_LATEST = "INSERT OR REPLACE INTO latest (only, at_s, state, origins) VALUES (1, ?, ?, ?)"
 _ADD_ACTION = "INSERT INTO actions (round, at_s, action) VALUES (?, ?, ?)"
 _ACTIONS = "SELECT id, round, at_s, action, outcome, effect FROM actions ORDER BY id"
+_OLD_ACTIONS = (
+    "SELECT id, round, at_s, action, outcome, effect FROM actions WHERE at_s < ? AND outcome IS NOT NULL ORDER BY id"
+)
 _FIRST_SINCE = "SELECT min(number) FROM rounds WHERE at_s >= ?"
 _PAGE = "SELECT number, summary FROM rounds WHERE number >= ? AND at_s >= ? ORDER BY number LIMIT ?"
 
@@ -282,14 +242,16 @@ class SqliteJournal:
         """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
         with self._transaction() as connection:
             number = self._add_round(connection, summary, snapshot)
-            origins = _origins_with(self._origins, number, snapshot)
+            origins = origins_with(self._origins, number, snapshot)
             connection.execute(_SET_LATEST, (summary.at_s, state, _text(origins)))
-            action_id = None
-            if action is not None:
-                written = _text(_writable(action))
-                action_id = connection.execute(_ADD_ACTION, (number, summary.at_s, written)).lastrowid
+            action_id = None if action is None else _add_action(connection, number, summary.at_s, action)
         self._origins = origins
         return action_id
+
+    def intend(self, at_s: float, action: Action) -> int:
+        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+        with self._transaction() as connection:
+            return _add_action(connection, NO_ROUND, at_s, action)
 
     def _add_round(self, connection: sqlite3.Connection, summary: RoundRecord, snapshot: Snapshot) -> int:
         row = (summary.at_s, _text(summary))
@@ -312,10 +274,17 @@ class SqliteJournal:
             if connection.execute(statement, (_text(value), action_id)).rowcount == 0:
                 raise _unknown_action(action_id)
 
-    def purge(self, before_s: float) -> int:
-        """Delete rounds before this time, keep all actions; returns how many rounds went."""
+    def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
+        """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went."""
         with self._transaction() as connection:
-            return connection.execute("DELETE FROM rounds WHERE at_s < ?", (before_s,)).rowcount
+            gone = [_placed_action(*row) for row in self._rows(_OLD_ACTIONS, actions_before_s)]
+            origins = folded(self._origins, gone) if gone else self._origins
+            if gone:
+                connection.execute("UPDATE latest SET origins = ?", (_text(origins),))
+                connection.execute("DELETE FROM actions WHERE at_s < ? AND outcome IS NOT NULL", (actions_before_s,))
+            rounds = connection.execute("DELETE FROM rounds WHERE at_s < ?", (before_s,)).rowcount
+        self._origins = origins
+        return rounds
 
     def set_about(self, key: str, value: str) -> None:
         """Note something about the whole run, such as its scenario or its seed."""
@@ -332,23 +301,23 @@ class SqliteJournal:
             last = self._connection.execute("SELECT at_s, state FROM latest").fetchone()
             if last is None:
                 return None
-            return _restored(last[0], last[1], self._snapshots(), self._read_origins(), self._placed())
+            return restored_from(last[0], last[1], self._snapshots(), self._read_origins(), self._placed())
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         rows = self._rows("SELECT snapshot FROM snapshots ORDER BY round")
         return tuple(msgspec.msgpack.decode(row[0], type=Snapshot) for row in rows[-self._window :])
 
-    def _placed(self) -> list[_Placed]:
+    def _placed(self) -> list[Placed]:
         return [_placed_action(*row) for row in self._rows(_ACTIONS)]
 
-    def _read_origins(self) -> _Origins:
+    def _read_origins(self) -> Origins:
         rows = self._rows("SELECT origins FROM latest")
-        return msgspec.json.decode(rows[0][0], type=_Origins) if rows else {}
+        return msgspec.json.decode(rows[0][0], type=Origins) if rows else {}
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
         """Actions in order: all, or those that touch a job; `since_s` is included."""
         with self._told("read"):
-            return [one.recorded for one in self._placed() if _wanted(one.recorded, job, since_s)]
+            return [one.recorded for one in self._placed() if is_wanted(one.recorded, job, since_s)]
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
         """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
@@ -360,6 +329,15 @@ class SqliteJournal:
                 for _, summary in page:
                     yield from _round(summary, job)
                 start = page[-1][0] + 1 if page else None
+
+    def check(self) -> None:
+        """Read all that a restart needs; what is wrong with it is a `JournalDamagedError`."""
+        with self._told("read"):
+            found = self._rows("PRAGMA quick_check(1)")[0][0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+        self.restore()
+        self.about()
 
     def about(self) -> dict[str, str]:
         """Everything noted so."""
@@ -383,9 +361,10 @@ class SqliteJournal:
         """Whatever goes wrong with the file is told in one sentence that names it."""
         try:
             yield
-        except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
+        except (OSError, sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise JournalError(f"{self.path}: the journal cannot be {verb}: {reason}") from error
+            kind = JournalDamagedError if _is_damage(error) else JournalError
+            raise kind(f"{self.path}: the journal cannot be {verb}: {reason}") from error
 
     def _prepare(self, read_only: bool) -> None:
         identity = self._check_identity()
@@ -417,9 +396,27 @@ class SqliteJournal:
     def _create(self) -> None:
         with self._transaction() as connection:
             # Asked again inside the transaction: another process may have been faster.
-            if self._pragma("user_version") == 0:
+            version = self._pragma("user_version")
+            if version == 0:
                 for statement in _SCHEMA.split(";"):
                     connection.execute(statement)
+            elif version < SCHEMA_VERSION:
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _add_action(connection: sqlite3.Connection, number: int, at_s: float, action: Action) -> int:
+    added = connection.execute(_ADD_ACTION, (number, at_s, _text(_writable(action)))).lastrowid
+    assert added is not None
+    return added
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the content is at fault, not the disk, the rights or another process."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", None)
+        # Text that is not UTF-8 comes without a code; a table or column that is missing comes as SQLITE_ERROR.
+        return code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return isinstance(error, msgspec.MsgspecError | UnicodeError)
 
 
 def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
@@ -461,7 +458,7 @@ def _packed(snapshot: Snapshot) -> bytes:
 
 def _placed_action(
     action_id: int, number: int, at_s: float, action: str, outcome: str | None, effect: str | None
-) -> _Placed:
+) -> Placed:
     recorded = RecordedAction(
         id=action_id,
         at_s=at_s,
@@ -469,7 +466,7 @@ def _placed_action(
         outcome=None if outcome is None else msgspec.json.decode(outcome, type=Outcome),
         effect=None if effect is None else msgspec.json.decode(effect, type=Effect),
     )
-    return _Placed(number, recorded)
+    return Placed(number, recorded)
 
 
 def _round(summary: str, job: str | None) -> Iterator[RoundRecord]:

@@ -16,6 +16,7 @@ from headgate.core import advice, scheduler
 from headgate.core.health.care import carried_out, not_applied
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
+from headgate.core.quarantine import arriving, quarantined
 from headgate.core.sizing import most_lanes
 from headgate.core.state import Decision, State
 from headgate.regulation import Examiner, Regulation
@@ -66,12 +67,15 @@ class Headgate:
     def decide(self, view: View) -> Decision:
         """One action a round: a job that regulates itself comes first, because it waits for minutes after each."""
         regulated = {name for name, job in view.jobs.items() if job.job.intent.policy is not None}
-        care, decision = self.regulation.look(self.state.care, view, regulated)
-        self.state = dataclasses.replace(self.state, care=care)
-        others = {name: job for name, job in view.jobs.items() if name not in regulated}
+        unjudged = quarantined(self.state.quarantined, view, self.settings)
+        care, decision = self.regulation.look(self.state.care, view, regulated, unjudged)
+        self.state = dataclasses.replace(self.state, care=care, quarantined=unjudged)
+        apart = regulated | unjudged.keys()
+        apart |= arriving(self.state.intents, view, apart, self.settings)
+        others = {name: job for name, job in view.jobs.items() if name not in apart}
         if decision.action is not None or decision.verdict is not None or not others:
             return decision
-        rest = dataclasses.replace(view, jobs=others, unread=view.unread - regulated)
+        rest = dataclasses.replace(view, jobs=others, unread=view.unread - apart)
         self.state, scheduled = scheduler.step(self.state, rest, self.settings)
         found = {**decision.diagnoses, **scheduled.diagnoses}
         return dataclasses.replace(scheduled, diagnoses=found, alerts=(*decision.alerts, *scheduled.alerts))
@@ -135,7 +139,7 @@ class Static:
         return "static"
 
     def advice(self, view: View) -> tuple[str, ...]:
-        return ()
+        return tuple(f"{name} is not judged: {job.trouble}" for name, job in sorted(view.jobs.items()) if job.trouble)
 
     def dump(self) -> bytes:
         return b"{}"

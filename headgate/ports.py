@@ -5,6 +5,7 @@ Each port has one implementation that touches the world and one that does not, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,8 +80,8 @@ class Jobs(Engine, Occupants, Protocol):
     def submit(self, topology: Any, allocation: JobAllocation | None = None, paused: bool = False) -> None:
         """Start a job, from its checkpoint if it has one; without an allocation, with that of its topology."""
 
-    def remove(self, name: str) -> None:
-        """Finish the epoch in flight, stop, and forget the job with its checkpoint."""
+    def remove(self, name: str, keep: bool = False) -> None:
+        """Finish the epoch in flight, stop, and forget the job; its checkpoint and state are deleted unless `keep`."""
 
     def pause(self, name: str) -> None:
         """Finish the epoch in flight and stop; the checkpoint stays."""
@@ -99,6 +100,9 @@ class Jobs(Engine, Occupants, Protocol):
 
     def states(self) -> Mapping[str, JobState]:
         """All jobs, whatever became of them."""
+
+    def lost(self) -> str:
+        """Why the engine as a whole can run nothing any more, in a sentence; empty while it answers."""
 
     def close(self) -> None:
         """Finish the epochs in flight, stop everything."""
@@ -173,16 +177,17 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How the scheduler judged an action once its measurements had settled."""
+    """How an action was judged once its measurements had settled; of a host, what became of it."""
 
     at_s: float
-    score_before: float
-    score_after: float
+    score_before: float | None
+    """None where the total utility at the time of the action is not known any more."""
+    score_after: float | None
     utility_before: float | None
     """Utility of the job that the action was for; None if it concerned the cluster."""
     utility_after: float | None
     verdict: str
-    """What followed: "kept", "skipped for 1 h", "reverted"."""
+    """What followed: "kept", "skipped for 1 h", "reverted", "ready after 21 s"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +207,8 @@ class RecordedAction:
         return self.outcome is not None and self.outcome.applied
 
     def touches(self, job: str) -> bool:
-        """Whether it is for this job or changes it."""
-        return job == self.action.job or job in self.action.changes
+        """Whether it is for this job or changes it; for the name of a host, whether it leases or releases the host."""
+        return job in (self.action.job, self.action.host) or job in self.action.changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +222,9 @@ class Restored:
     snapshots: tuple[Snapshot, ...]
     """The newest ones, in order of time."""
     unfinished: tuple[RecordedAction, ...]
-    """Intended, without an outcome: they took place or they did not."""
+    """Actions about jobs without an outcome: they took place or they did not."""
     actions: tuple[RecordedAction, ...]
-    """All that were applied, in order."""
+    """All actions about jobs that were applied, in order."""
     allocation: Allocation
     """What these amount to, on top of what each job had when it was first seen."""
 
@@ -232,6 +237,9 @@ class Journal(Protocol):
     ) -> int | None:
         """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
 
+    def intend(self, at_s: float, action: Action) -> int:
+        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+
     def outcome(self, action_id: int, outcome: Outcome) -> None:
         """Write what became of an action; the last word counts."""
 
@@ -242,13 +250,16 @@ class Journal(Protocol):
         """Where the last controller stopped; None if there was none."""
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
-        """Actions in order: all, or those that touch a job; `since_s` is included."""
+        """Actions in order: all, or those that touch a job or a host; `since_s` is included."""
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
         """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
 
-    def purge(self, before_s: float) -> int:
-        """Delete rounds before this time, keep all actions; returns how many rounds went."""
+    def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
+        """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went.
+
+        What the actions amount to stays: an allocation does not change by this.
+        """
 
     def set_about(self, key: str, value: str) -> None:
         """Note something about the whole run, such as its scenario or its seed."""

@@ -1,7 +1,7 @@
 """Jobs that regulate themselves, and the alerts of everybody: which policy looks at which job, and what comes of it.
 
 A job has one invasive policy, that of its intent. All others look at every job and only raise alerts. A policy of the user's is
-asked through an `Examiner`, which may refuse to answer for good: it is then switched off, with a sentence, and the loop goes on.
+asked through an `Examiner`, which may fail: it is then switched off for a while, with a sentence, and the loop goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from headgate.core.health.policies import HealthPolicy, built_in
 from headgate.core.health.records import Diagnosis, LogEntry, Patient
 from headgate.core.metrics import JobView, View
 from headgate.core.model import ActionKind
+from headgate.core.quarantine import Quarantine
 from headgate.core.state import Decision, Verdict
 
 ALERT_AGAIN_S = 3600.0
@@ -36,7 +37,7 @@ class Examiner(Protocol):
         """Whether it may change the jobs that name it in their intents."""
 
     def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
-        """One step for one job; raises `SwitchedOffError` if the policy is not to be asked again."""
+        """One step for one job; raises `SwitchedOffError` if the policy is not to be asked for a while."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,10 +64,17 @@ class Regulation:
         self._raised_s: dict[str, float] = {}
         self._before: dict[str, tuple[float, float | None]] = {}
 
-    def look(self, care: Care, view: View, regulated: set[str]) -> tuple[Care, Decision]:
-        """Every job that regulates itself is examined until one needs something; then everybody else looks for alerts."""
-        care = care.forgetting(view.jobs)
-        self._standing = {"": tuple(care.off.values())}
+    def look(
+        self, care: Care, view: View, regulated: set[str], unjudged: Mapping[str, Quarantine] | None = None
+    ) -> tuple[Care, Decision]:
+        """Every job that regulates itself is examined until one needs something; then everybody else looks for alerts.
+
+        A job that cannot be judged is an alert as well.
+        """
+        care = care.forgetting(view.jobs).forgiving(view.at_s, self.settings)
+        told = tuple(found.sentence(name) for name, found in sorted((unjudged or {}).items()))
+        off = tuple(off.text for off in care.off.values() if view.at_s < off.until_s)
+        self._standing = {"": (*told, *off)}
         found: dict[str, tuple[Diagnosis, ...]] = {}
         decision = Decision("care", "no job regulates itself")
         for name in sorted(regulated, key=lambda job: care.since_s.get(job, 0.0)):
@@ -87,8 +95,8 @@ class Regulation:
     def _asked(self, care: Care, view: View, name: str) -> tuple[Care, Examination]:
         job = view.jobs[name]
         wanted = job.job.intent.policy or ""
-        if wanted in care.off:
-            return care, Examination(care.off[wanted])
+        if care.is_off(wanted, view.at_s):
+            return care, Examination(care.off[wanted].text)
         examiner = self._examiner(wanted)
         if examiner is None:
             self._standing[name] = (f'{name}: there is no policy "{wanted}"; it keeps the lanes it has',)
@@ -108,9 +116,9 @@ class Regulation:
     def _answer(self, care: Care, name: str, examiner: Examiner, patient: Patient) -> tuple[Care, Examination]:
         try:
             return examiner.examine(care, patient)
-        except SwitchedOffError as error:
-            text = self._switched_off(name, str(error))
-            return dataclasses.replace(care, off={**care.off, name: text}), Examination(text)
+        except Exception as error:  # the edge of a policy: whatever fails in it, the loop goes on for all others
+            text = self._switched_off(name, _trouble(error))
+            return care.switched_off(name, text, patient.at_s, self.settings), Examination(text)
 
     def _switched_off(self, name: str, trouble: str) -> str:
         text = f'policy "{name}" was switched off: {trouble}'
@@ -134,17 +142,18 @@ class Regulation:
 
     def _watched(self, care: Care, view: View) -> Care:
         """All at the same time: none changes anything, and each may take a while."""
-        watching = {name: one for name, one in self.examiners.items() if name not in care.off and not one.invasive}
+        asked = {name: one for name, one in self.examiners.items() if not care.is_off(name, view.at_s)}
+        watching = {name: one for name, one in asked.items() if not one.invasive}
         if not watching:
             return care
         with ThreadPoolExecutor(len(watching)) as pool:
-            answers = pool.map(lambda one: self._looked(one, care, view), watching.values())
-        off = dict(care.off)
+            answers = list(pool.map(lambda one: self._looked(one, care, view), watching.values()))
         for name, (alerts, trouble) in zip(watching, answers, strict=True):
             self._standing |= {f"{name} {job}": texts for job, texts in alerts.items()}
             if trouble:
-                off[name] = self._switched_off(name, trouble)
-        return dataclasses.replace(care, off=off)
+                text = self._switched_off(name, trouble)
+                care = care.switched_off(name, text, view.at_s, self.settings)
+        return care
 
     def _looked(self, examiner: Examiner, care: Care, view: View) -> tuple[dict[str, tuple[str, ...]], str]:
         """What it has to tell of each job, and why it can no longer be asked; empty if it can."""
@@ -153,8 +162,8 @@ class Regulation:
             for name, job in view.jobs.items():
                 _, examined = examiner.examine(care, _patient(job, view, self.settings))
                 alerts[name] = tuple(alert.text for alert in examined.alerts)
-        except SwitchedOffError as error:
-            return alerts, str(error)
+        except Exception as error:  # the edge of a policy: whatever fails in it, the loop goes on for all others
+            return alerts, _trouble(error)
         return alerts, ""
 
     def _new_alerts(self, at_s: float) -> tuple[str, ...]:
@@ -166,6 +175,10 @@ class Regulation:
             return False
         self._raised_s[gist] = at_s
         return True
+
+
+def _trouble(error: Exception) -> str:
+    return str(error) if isinstance(error, SwitchedOffError) else f"it failed with {type(error).__name__}: {error}"
 
 
 def _patient(job: JobView, view: View, settings: Settings) -> Patient:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -50,6 +50,10 @@ class Row:
     juice_missed: bool
     lanes: int
     pace_s: float | None
+    note: str = ""
+    """What is said instead of whether it meets its intent."""
+    age_s: float | None = None
+    """Age of the reading that the row was measured on; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +195,60 @@ def jobs_table(rows: Sequence[Row], room: int | None = None) -> list[RenderableT
     """The jobs, those that miss their intents first; what does not fit into `room` lines is counted below."""
     ordered = sorted(rows, key=lambda row: row.met is not False)
     fits = len(ordered) if room is None or len(ordered) <= room else room - 1
-    drawn = Table(box=None, pad_edge=True, header_style="dim", collapse_padding=False, padding=(0, 2, 0, 1))
+    return [_Fitting([_drawn(ordered[:fits], layout) for layout in LAYOUTS]), *_rest(ordered[fits:])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How much room a table of jobs takes."""
+
+    gap: int
+    """Spaces between two columns."""
+    bars: bool
+    """Whether utility is drawn as a bar too."""
+
+
+LAYOUTS = (_Layout(3, bars=True), _Layout(1, bars=True), _Layout(1, bars=False))
+"""Widest first."""
+SHRINKING = ("job", "intent")
+"""Columns that are cut where even the narrowest table does not fit: figures are shown in full."""
+UNLIMITED = 10_000
+"""Width at which no table is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The first of the tables that fits the terminal, else the last."""
+
+    tables: Sequence[Table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(max_width=UNLIMITED)
+        fits = (one for one in self.tables if console.measure(one, options=unlimited).maximum <= options.max_width)
+        yield next(fits, self.tables[-1])
+
+
+def _drawn(rows: Sequence[Row], layout: _Layout) -> Table:
+    drawn = Table(box=None, header_style="dim", padding=(0, layout.gap - 1, 0, 1))
+    columns = _columns(rows)
+    for name in columns:
+        drawn.add_column(name, no_wrap=name not in SHRINKING)
+    for row in rows:
+        cells = _cells(row, layout)
+        drawn.add_row(*(cells[name] for name in columns))
+    return drawn
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Without those that no row has anything for."""
     paced = any(row.pace_s is not None for row in rows)
-    for name in ("job", "intent", "latency", "juice", "utility", "lanes", *(["every"] if paced else []), "state"):
-        drawn.add_column(name, no_wrap=True)
-    for row in ordered[:fits]:
-        drawn.add_row(*_cells(row), *([_pace(row.pace_s)] if paced else []), Text(STATES[row.met], STYLES[row.met]))
-    return [drawn, *_rest(ordered[fits:])]
+    aged = any(row.age_s is not None for row in rows)
+    ends = [*(["every"] if paced else []), *(["read"] if aged else []), "state"]
+    return ["job", "intent", "latency", "juice", "utility", "lanes", *ends]
+
+
+def _state(row: Row) -> Text:
+    return Text(row.note, "yellow") if row.note else Text(STATES[row.met], STYLES[row.met])
 
 
 def _rest(rows: Sequence[Row]) -> list[Text]:
@@ -208,24 +259,39 @@ def _rest(rows: Sequence[Row]) -> list[Text]:
     return [Text(f" and {len(rows)} more job{'s' if len(rows) > 1 else ''}; {told}", "dim")]
 
 
-def _cells(row: Row) -> tuple[Text | str, ...]:
+def _cells(row: Row, layout: _Layout) -> dict[str, Text]:
+    """By column."""
     latency = Text("-" if row.latency_s is None else show_seconds(row.latency_s, 2))
     if row.latency_missed:
         latency.append(" ↑").stylize("red")
     juice = Text("-" if row.juice is None else f"{row.juice:.2f}")
     if row.juice_missed:
         juice.append(" ↓").stylize("red")
-    return Text(row.name), Text(row.intent), latency, juice, utility_bar(row), str(row.lanes)
+    return {
+        "job": Text(row.name, no_wrap=True, overflow="ellipsis"),
+        "intent": Text(row.intent, no_wrap=True, overflow="ellipsis"),
+        "latency": latency,
+        "juice": juice,
+        "utility": utility_bar(row) if layout.bars else _utility(row),
+        "lanes": Text(str(row.lanes)),
+        "every": Text(_pace(row.pace_s)),
+        "read": Text("-" if row.age_s is None else f"{show_seconds(round(row.age_s), 2)} ago"),
+        "state": _state(row),
+    }
 
 
 def utility_bar(row: Row) -> Text:
     """Utility as a bar and as a figure: `████░░░░ 54/100`."""
     if row.utility is None:
-        return Text(f"{'·' * BAR_CELLS} -/{_figure(row.worth)}", "dim")
+        return Text(f"{'·' * BAR_CELLS} ", "dim").append_text(_utility(row))
     share = row.utility / row.worth if row.worth else 0.0
     full = min(BAR_CELLS, math.floor(share * BAR_CELLS + 1e-6))
     bar = Text("█" * full + "░" * (BAR_CELLS - full), STYLES[row.met])
-    return bar.append(f" {_figure(row.utility)}/{_figure(row.worth)}", "default")
+    return bar.append(" ").append_text(_utility(row))
+
+
+def _utility(row: Row) -> Text:
+    return Text(f"{_figure(row.utility)}/{_figure(row.worth)}", "default" if row.utility is not None else "dim")
 
 
 def _pace(pace_s: float | None) -> str:
@@ -308,11 +374,23 @@ class Screen:
             self._next_line_s = view.at_s + self.line_every_s
             self.console.print(self._status_line(view, cluster, phase), markup=False, highlight=False, soft_wrap=True)
 
+    def _jobs_line(self, view: View) -> str:
+        return intents_met(sum(job.met is True for job in view.jobs.values()), len(view.jobs))
+
     def _status_line(self, view: View, cluster: Cluster, phase: str) -> str:
-        met = sum(job.met is True for job in view.jobs.values())
-        told = f"{met} of {len(view.jobs)} jobs meet their intents"
+        told = self._jobs_line(view)
         total = f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"
         return f"{self.clock(view.at_s)}  {total}, {told}, {PHASES.get(phase, phase)}"
+
+
+def intents_met(met: int, jobs: int, others: Mapping[str, int] | None = None) -> str:
+    """How many jobs meet their intents, and how many are in which other state.
+
+    >>> intents_met(1, 2, {"failed": 1, "stale": 0})
+    '1 of 2 jobs meet their intents, 1 failed'
+    """
+    rest = [f"{count} {state}" for state, count in (others or {}).items() if count]
+    return ", ".join([f"{met} of {jobs} jobs meet their intents", *rest])
 
 
 def thinned(values: Sequence[float], count: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 A policy is named by an import path, `package.module:Class`, or by an entry point of the group `headgate.policies`. It is given
 a job as it was measured and what is remembered of it, and answers with what it found. Its answer is checked field by field. A policy
-that fails in any way is switched off with a sentence; its process is ended.
+that fails in any way is switched off for a while, with a sentence; its process is ended, and another one is started later.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ GROUP = "headgate.policies"
 START_S = 60.0
 """How long a policy's process may take to start and import it."""
 _LENGTH = struct.Struct(">Q")
+END_S = 5.0
+"""How long the end of a process that was killed is waited for."""
 MOST_BYTES = 1 << 28
 """A longer answer is none."""
 
@@ -60,30 +62,43 @@ Message = TypeVar("Message", Hello, Answer)
 
 
 class Guarded:
-    """An `Examiner` whose policy runs elsewhere, and has so many seconds a round for all its answers."""
+    """An `Examiner` whose policy runs elsewhere, and has so many seconds a round for all its answers.
 
-    def __init__(self, name: str, path: str, directory: Path, patience_s: float) -> None:
+    A policy that fails has its process ended; the next question starts another one. Every read and write of its pipes has a
+    deadline, so that a process that is stopped, full or gone costs a round no more than the patience.
+    """
+
+    def __init__(self, name: str, path: str, directory: Path, patience_s: float, start_wait_s: float = START_S) -> None:
         self.name = name
         self._path = path
         self._directory = directory
         self._patience_s = patience_s
+        self._start_wait_s = start_wait_s
+        """How long a round waits for a process that starts; what is not ready then is asked in a later round."""
         self._process: subprocess.Popen[bytes] | None = None
         self._hello: Hello | None = None
+        self._begun_s = 0.0
+        """When the process was started."""
+        self._received_bytes = b""
+        """The part of a message that has come in so far."""
         self._round_s: float | None = None
         self._spent_s = 0.0
         """In the round that is under way."""
 
     @property
     def invasive(self) -> bool:
-        """A policy that cannot even be loaded counts as invasive: only the jobs that name it are concerned."""
+        """A policy that is not loaded, or cannot be, counts as invasive: only the jobs that name it are concerned."""
         with suppress(SwitchedOffError):
-            return self._started().invasive
+            hello = self._started()
+            return hello is None or hello.invasive
         return True
 
     def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
         hello = self._started()
+        if hello is None:
+            return care, Examination(f'policy "{self.name}" is starting')
         if hello.trouble:
-            raise SwitchedOffError(hello.trouble)
+            raise self._ended(hello.trouble)
         if patient.at_s != self._round_s:
             self._round_s, self._spent_s = patient.at_s, 0.0
         answer = self._asked(pickle.dumps((care, _plain(patient))))
@@ -96,70 +111,111 @@ class Guarded:
 
     def close(self) -> None:
         """End its process, whatever it is doing."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                with suppress(OSError):
-                    stream.close() if stream is not None else None
-            self._process = None
+        process, self._process, self._hello, self._received_bytes = self._process, None, None, b""
+        if process is None:
+            return
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError):
+                stream.close() if stream is not None else None
 
     def _ended(self, text: str) -> SwitchedOffError:
         self.close()
         return SwitchedOffError(text)
 
-    def _started(self) -> Hello:
+    def _started(self) -> Hello | None:
+        """What its process said first; None while it has not said anything yet."""
         if self._hello is not None:
             return self._hello
-        command = [sys.executable, "-m", "headgate.policyworker", self._path, str(self._directory)]
-        places = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))))
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": places}
-        )
-        self._hello = Hello(True, "its process did not start")
-        self._hello = self._received(Hello, START_S)
+        if self._process is None:
+            self._start()
+        left_s = self._begun_s + START_S - time.monotonic()
+        message = self._read(time.monotonic() + min(self._start_wait_s, left_s))
+        if message is None and left_s <= self._start_wait_s:
+            raise self._ended(f"it has not started within {show_seconds(START_S)}")
+        if message is not None:
+            self._hello = self._decoded(Hello, message)
         return self._hello
 
-    def _asked(self, question: bytes) -> Answer:
-        if self._process is None or self._process.stdin is None:
-            raise SwitchedOffError("its process has ended")
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "headgate.policyworker", self._path, str(self._directory)]
+        places = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))))
+        environment = {**os.environ, "PYTHONPATH": places}
         try:
-            write(self._process.stdin, question)
-        except OSError:
-            raise self._ended("its process has ended") from None
-        begun_s = time.monotonic()
-        answer = self._received(Answer, self._patience_s - self._spent_s)
-        self._spent_s += time.monotonic() - begun_s
-        return answer
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
+            )
+        except OSError as error:
+            raise SwitchedOffError(f"its process cannot be started: {error}") from None
+        self._begun_s = time.monotonic()
+        for stream in self._streams():
+            os.set_blocking(stream.fileno(), False)
 
-    def _received(self, kind: type[Message], patience_s: float) -> Message:
+    def _streams(self) -> tuple[IO[bytes], IO[bytes]]:
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
+
+    def _asked(self, question: bytes) -> Answer:
+        begun_s = time.monotonic()
+        until_s = begun_s + self._patience_s - self._spent_s
+        self._send(_LENGTH.pack(len(question)) + question, until_s)
+        message = self._read(until_s)
+        self._spent_s += time.monotonic() - begun_s
+        if message is None:
+            raise self._late()
+        return self._decoded(Answer, message)
+
+    def _late(self) -> SwitchedOffError:
+        return self._ended(f"it has not answered within {show_seconds(self._patience_s)}")
+
+    def _decoded(self, kind: type[Message], message: bytes) -> Message:
         try:
-            return msgspec.msgpack.decode(self._read(patience_s), type=kind)
+            return msgspec.msgpack.decode(message, type=kind)
         except msgspec.MsgspecError as error:
             raise self._ended(f"it returned nonsense: {error}") from None
 
-    def _read(self, patience_s: float) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        until_s, stream = time.monotonic() + patience_s, self._process.stdout
-        length = self._exactly(stream, _LENGTH.size, until_s)
-        size = _LENGTH.unpack(length)[0]
+    def _send(self, content: bytes, until_s: float) -> None:
+        """Write as the pipe takes it: a process that does not read must not hold up the loop."""
+        stream, left = self._streams()[0], memoryview(content)
+        while left:
+            if not _is_ready(stream, selectors.EVENT_WRITE, until_s):
+                raise self._late()
+            try:
+                left = left[os.write(stream.fileno(), left) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise self._ended("its process has ended") from None
+
+    def _read(self, until_s: float) -> bytes | None:
+        """The next message; None if it is not complete by then."""
+        stream = self._streams()[1]
+        while (size := self._size()) is None or len(self._received_bytes) < size:
+            if not _is_ready(stream, selectors.EVENT_READ, until_s):
+                return None
+            part = os.read(stream.fileno(), 1 << 20)
+            if not part:
+                raise self._ended("its process has ended")
+            self._received_bytes += part
+        message, self._received_bytes = self._received_bytes[_LENGTH.size : size], self._received_bytes[size:]
+        return message
+
+    def _size(self) -> int | None:
+        """Bytes of the message that is under way, with its length; None while that is not known."""
+        if len(self._received_bytes) < _LENGTH.size:
+            return None
+        size: int = _LENGTH.unpack_from(self._received_bytes)[0]
         if size > MOST_BYTES:
             raise self._ended("it returned nonsense: its answer is far too long")
-        return self._exactly(stream, size, until_s)
+        return _LENGTH.size + size
 
-    def _exactly(self, stream: IO[bytes], size: int, until_s: float) -> bytes:
-        read = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(stream, selectors.EVENT_READ)
-            while len(read) < size:
-                if not selector.select(max(0.0, until_s - time.monotonic())):
-                    allowed = START_S if self._round_s is None else self._patience_s
-                    raise self._ended(f"it has not answered within {show_seconds(allowed)}")
-                part = os.read(stream.fileno(), size - len(read))
-                if not part:
-                    raise self._ended("its process has ended")
-                read += part
-        return read
+
+def _is_ready(stream: IO[bytes], event: int, until_s: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, event)
+        return bool(selector.select(max(0.0, until_s - time.monotonic())))
 
 
 def write(stream: IO[bytes], content: bytes) -> None:
@@ -207,6 +263,11 @@ def _misplaced(wanted: JobAllocation) -> str:
     return ""
 
 
-def guarded(paths: Mapping[str, str], directory: Path, patience_s: float) -> dict[str, Guarded]:
-    """A guarded policy for each name; import paths are looked for in the directory as well."""
-    return {name: Guarded(name, path, directory, patience_s) for name, path in paths.items()}
+def guarded(
+    paths: Mapping[str, str], directory: Path, patience_s: float, start_wait_s: float = START_S
+) -> dict[str, Guarded]:
+    """A guarded policy for each name; import paths are looked for in the directory as well.
+
+    A service never waits for processes that start; a simulation does, because its time stands still meanwhile.
+    """
+    return {name: Guarded(name, path, directory, patience_s, start_wait_s) for name, path in paths.items()}

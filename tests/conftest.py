@@ -1,4 +1,4 @@
-"""What several suites share: a Redis of their own, and laws that are checked without looking at the clock."""
+"""What all suites share: the examples of properties, the order of modules, and a Redis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,51 @@ import hypothesis
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 PATIENCE_S = 10.0
 
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "explore", deadline=None, derandomize=False, database=None, max_examples=500, print_blob=True
+)
+hypothesis.settings.load_profile("same")  # `make explore` asks for the other one
+
+ON_ONE_SPARK = (
+    ("epochs", "failures", "keyed"),
+    ("contract", "examples", "fencing", "health", "latency", "redis", "redis_loss", "removed", "security", "classes"),
+)
+"""Modules of tests/spark that share a Spark, in two groups that take equally long: each Spark is slow for its first minute."""
+LONGEST_FIRST = ("tests/spark/", "tests/scenarios/", "tests/server/", "tests/state/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take groups of tests in this order: the short ones come last, so that all workers end at the same time."""
+    items.sort(key=_order)
+
+
+def _order(item: pytest.Item) -> tuple[bool, int]:
+    place = next((at for at, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin)), len(LONGEST_FIRST))
+    return not _group(item.nodeid).startswith("spark-"), place
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Tests of a group run in one worker, in their order. A module is a group, unless it shares a Spark with others."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+def _group(nodeid: str) -> str:
+    module = nodeid.partition("::")[0]
+    names = ((number, f"tests/spark/test_{name}.py") for number, names in enumerate(ON_ONE_SPARK) for name in names)
+    return next((f"spark-{number}" for number, name in names if name == module), module)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
+    return Groups(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from headgate.alerts import Alerts, check_webhook
+from headgate.alerts import MOST_WAITING, Alerts, check_webhook
 from headgate.errors import InputError
 
 
 class Hook(BaseHTTPRequestHandler):
     posted: list[dict[str, object]]
+    gate = threading.Event()
+    """Nothing is answered while it is closed."""
+    entered = threading.Event()
 
     def do_POST(self) -> None:
+        self.entered.set()
+        self.gate.wait(10)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.posted.append(json.loads(body))
         self.send_response(204)
@@ -29,8 +35,10 @@ class Hook(BaseHTTPRequestHandler):
 @pytest.fixture
 def hook() -> Iterator[HTTPServer]:
     Hook.posted = []
+    Hook.gate.set()
+    Hook.entered.clear()
     server = HTTPServer(("127.0.0.1", 0), Hook)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -53,6 +61,52 @@ def test_webhook_that_does_not_answer_is_told_and_holds_up_nobody() -> None:
     alerts.close()
     assert lines.count("alert: first") == lines.count("alert: second") == 1
     assert sum(line.startswith("the webhook did not take an alert") for line in lines) == 2
+
+
+def test_thread_survives_a_webhook_that_speaks_no_http() -> None:
+    lines: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer_nonsense, args=(server, 2), daemon=True).start()
+        alerts = Alerts(lambda at_s, text: lines.append(text), f"http://127.0.0.1:{server.getsockname()[1]}/x")
+        alerts(1.0, "first")
+        alerts(2.0, "second")
+        alerts.close()
+    assert not alerts._thread.is_alive()
+    assert sum(line.startswith("the webhook did not take an alert: BadStatusLine") for line in lines) == 2
+
+
+def answer_nonsense(server: socket.socket, times: int) -> None:
+    for _ in range(times):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(9999)
+            connection.sendall(b"hello, no HTTP here\r\n\r\n")
+
+
+def test_oldest_alerts_are_dropped_and_counted_while_the_webhook_hangs(hook: HTTPServer) -> None:
+    lines: list[str] = []
+    Hook.gate.clear()
+    alerts = Alerts(lambda at_s, text: lines.append(text), f"http://127.0.0.1:{hook.server_port}/alerts")
+    alerts(0.0, "in flight")
+    assert Hook.entered.wait(10)
+    for number in range(MOST_WAITING + 5):
+        alerts(float(number), f"alert {number}")
+    Hook.gate.set()
+    alerts.close()
+    posted = [one["text"] for one in Hook.posted]
+    assert posted == ["in flight", *(f"alert {number}" for number in range(5, MOST_WAITING + 5))]
+    assert lines.count("the webhook does not keep up: 5 alerts are only in the log") == 1
+
+
+def test_log_that_is_full_stops_neither_caller_nor_thread(hook: HTTPServer) -> None:
+    def full(at_s: float, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    alerts = Alerts(full, f"http://127.0.0.1:{hook.server_port}/alerts")
+    alerts(1.0, "first")
+    alerts(2.0, "second")
+    alerts.close()
+    assert [one["text"] for one in Hook.posted] == ["first", "second"]
 
 
 def test_without_a_webhook_there_is_the_log() -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate import config
 from headgate.bench import NAMES
 from headgate.cli import run_command
 from headgate.core.model import Outcome
 from headgate.journal import MemoryJournal, SqliteJournal
+from headgate.settings import describe, reference
 from headgate.sim.report import run_summary
 from headgate.sim.run import run
 from headgate.sim.scenario import load_scenario
@@ -320,7 +320,7 @@ def test_picture_that_could_be_drawn_is_not_touched_before_the_run(refused, scen
 def test_full_disk_is_one_sentence():
     command = [sys.executable, "-m", "headgate.cli", "scenarios"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=90, check=False)
     assert (done.returncode, done.stderr) == (1, "headgate: the output: No space left on device\n")
 
 
@@ -328,7 +328,7 @@ def test_lack_of_memory_is_one_sentence(monkeypatch, capsys):
     def hungry(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(config, "describe", hungry)
+    monkeypatch.setattr("headgate.cli.reference.describe", hungry)
     assert run_command(["settings"]) == 1
     assert capsys.readouterr().err.startswith("headgate: there is not enough memory")
 
@@ -337,14 +337,14 @@ def test_interrupt_is_quiet(monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(config, "describe", interrupted)
+    monkeypatch.setattr("headgate.cli.reference.describe", interrupted)
     assert run_command(["settings"]) == 130
     assert "".join(capsys.readouterr()).strip() == ""
 
 
 def test_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m headgate.cli settings --markdown | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90, check=True)
     assert (done.stdout, done.stderr) == ("#", "")
 
 
@@ -501,8 +501,8 @@ def test_scenarios_are_listed(said):
 
 def test_every_setting_is_listed(said):
     out = said("settings")
-    assert all(row["name"] in out for row in config.describe())
-    assert said("settings", "--markdown") == config.reference()
+    assert all(row["name"] in out for row in describe())
+    assert said("settings", "--markdown") == reference()
 
 
 def test_rules_are_a_table(said):

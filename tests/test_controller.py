@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config import Settings, settings_from
+from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
-from headgate.core.model import Action, Job, JobAllocation, Outcome
+from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome
 from headgate.core.state import Decision, Phase
 from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.loads import Steady, Steps
 from headgate.policies import Headgate, policy_named
 from headgate.ports import Journal
+from headgate.settings import settings_from
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
@@ -237,7 +238,7 @@ def test_observer_writes_down_another_proposal(journal: Journal) -> None:
 # -- restarts
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process is gone."""
 
 
@@ -268,6 +269,14 @@ def test_resuming_tells_when_the_last_round_was(journal: Journal) -> None:
     assert controller(cluster(), journal).resume(50) == 50
 
 
+def test_controller_whose_clock_was_set_back_starts_afresh(journal: Journal) -> None:
+    first = controller(cluster(), journal)
+    first.run(first.engine, 100)  # type: ignore[arg-type]
+    again = controller(cluster(), journal)
+    assert again.resume(50) == 100
+    assert again.windows.samples == {}
+
+
 def test_action_that_was_written_down_but_not_done_is_carried_out_once(journal: Journal) -> None:
     engine = crash_before_applying(journal)
     assert engine.applied == []
@@ -278,6 +287,20 @@ def test_action_that_was_written_down_but_not_done_is_carried_out_once(journal: 
     assert recorded.outcome == Outcome(True)
     controller(engine, journal).resume(engine.now_s())
     assert len(engine.applied) == 1
+
+
+def test_actions_about_hosts_are_left_to_the_landlord(journal: Journal) -> None:
+    engine = cluster()
+    turn(controller(engine, journal))
+    unfinished, refused = (
+        Action(ActionKind.RELEASE, None, {}, Cause("not needed"), host=f"leased-{number}") for number in (1, 2)
+    )
+    journal.intend(engine.now_s(), unfinished)
+    journal.outcome(journal.intend(engine.now_s(), refused), Outcome(False, "no"))
+    again = controller(engine, journal)
+    again.resume(engine.now_s())
+    assert engine.applied == [] and again._declined is None and again._judged_next == {}
+    assert [one.outcome for one in journal.actions()] == [None, Outcome(False, "no")]
 
 
 def test_action_that_was_done_but_not_confirmed_is_confirmed(journal: Journal) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headgate.config import describe
 from headgate.core.scheduler import TRANSITIONS
+from headgate.settings import describe
 from headgate.sim.run import run
 from headgate.sim.scenario import built_in, load_scenario, read_scenario
 
@@ -45,7 +47,45 @@ def test_links_between_pages_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_the_docs_runs(page):
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(code, str(page), "exec"), {})
+        defined: dict[str, Any] = {}
+        exec(compile(code, str(page), "exec"), defined)
+        if "topology" in defined:
+            assert defined["topology"]().graph().sinks
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/decisions/0*.md")), ids=lambda page: page.stem)
+def test_decisions_are_listed_by_their_titles(page):
+    title = page.read_text().splitlines()[0].removeprefix("# ")
+    assert f"- [{title}]({page.name})\n" in (ROOT / "docs/decisions/index.md").read_text()
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    "link, complaint",
+    [("[nowhere](no-such-page.md)", "'no-such-page.md'"), ("[nowhere](jobs.md#no-such-part)", "'#no-such-part'")],
+    ids=["page", "anchor"],
+)
+def test_site_is_refused_over_a_broken_link(tmp_path, link, complaint):
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    page = tmp_path / "docs/health.md"
+    page.write_text(f"{page.read_text()}\n{link}\n")
+    built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(built, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert complaint in done.stderr and done.stderr.count("WARNING -") == 1, done.stderr
+
+
+def test_site_loads_nothing_from_the_network(tmp_path):
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", tmp_path], cwd=ROOT, check=True)
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        loaded = re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"?(https?:[^\" >]+)", page.read_text())
+        assert loaded == [], page.name
 
 
 def test_scenario_in_the_guide_runs(tmp_path):

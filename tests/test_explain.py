@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from headgate.core.hosts import HostType
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome, Snapshot
 from headgate.errors import InputError
 from headgate.explain import as_json, as_text, story
@@ -286,3 +287,55 @@ def test_suggests_the_job_that_was_meant() -> None:
 def test_lists_the_jobs_if_none_is_close() -> None:
     with pytest.raises(InputError, match=r'^there is no job "x" in the journal\. It knows page-load, topk\.$'):
         story(of(MET), "x")
+
+
+# -- hosts
+
+KIND = HostType("local", cores=2, memory_mb=1024, price=1.5, btu_s=600)
+
+
+@pytest.fixture
+def hosted() -> MemoryJournal:
+    journal = MemoryJournal()
+    write(journal, 0, MISSED)
+    cause = Cause("page-load cannot do with the hosts there are (3.2 slots needed, 2 there)", {"slots": 2})
+    leased = journal.intend(10, Action(ActionKind.LEASE, "page-load", {}, cause, host="leased-2", host_type=KIND))
+    journal.outcome(leased, Outcome(True))
+    write(journal, 90, MET)
+    journal.effect(leased, Effect(90, 23.1, 100.0, 13.1, 90.0, "ready after 21 s"))
+    why = Cause("the others have room for all that runs")
+    released = journal.intend(570, Action(ActionKind.RELEASE, None, {}, why, host="leased-2"))
+    journal.outcome(released, Outcome(True))
+    verdict = "gone after 9.5 min: 1 BTUs paid, 1.5 in money, 30 s of it wasted"
+    journal.effect(released, Effect(580, 100.0, 100.0, None, None, verdict))
+    return journal
+
+
+def test_story_of_a_host_says_why_it_came_and_went_and_what_it_cost(hosted: MemoryJournal) -> None:
+    lacking = "page-load cannot do with the hosts there are (3.2 slots needed, 2 there)"
+    assert told(hosted, "leased-2") == [
+        f"0:00:10  for page-load: {lacking}: leased leased-2 for 1.5 per 10 min",
+        "0:01:30  total 23.1 -> 100. Ready after 21 s.",
+        "0:09:30  the others have room for all that runs: released leased-2",
+        "0:09:40  total 100. Gone after 9.5 min: 1 BTUs paid, 1.5 in money, 30 s of it wasted.",
+    ]
+
+
+def test_story_of_a_job_has_the_hosts_that_were_leased_for_it(hosted: MemoryJournal) -> None:
+    lacking = "page-load cannot do with the hosts there are (3.2 slots needed, 2 there)"
+    lines = told(hosted)
+    assert f"0:00:10  {lacking}: leased leased-2 for 1.5 per 10 min" in lines
+    assert "0:01:30  latency 48 ms, utility 13.1 -> 90; total 23.1 -> 100. Ready after 21 s." in lines
+    assert not any("leased-2" in line for line in told(hosted, "topk"))
+
+
+def test_lease_has_its_figures_and_says_if_it_was_refused(hosted: MemoryJournal) -> None:
+    (facts,) = [line.facts for line in story(hosted, "leased-2") if line.facts.get("kind") == "lease"]
+    assert facts == {
+        "what": "action", "action": 1, "kind": "lease", "slots": 2, "host": "leased-2", "price": 1.5, "btu_s": 600,
+    }  # fmt: skip
+    refused = hosted.intend(600, Action(ActionKind.LEASE, None, {}, Cause("why"), host="leased-3", host_type=KIND))
+    hosted.outcome(refused, Outcome(False, "no address is left"))
+    assert told(hosted, "leased-3") == [
+        "0:10:00  why: tried to lease leased-3 for 1.5 per 10 min, but that failed: no address is left"
+    ]

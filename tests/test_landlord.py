@@ -8,10 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from headgate.config import HostSettings, Settings
-from headgate.core.hosts import Budget, HostPhase, HostType, Lease, Release
+from headgate.core.hosts import Budget, HostPhase, HostType
+from headgate.core.model import Action, ActionKind, Outcome
 from headgate.core.provision import Terms
+from headgate.errors import EngineError, JournalError
 from headgate.journal import MemoryJournal
 from headgate.landlord import BILL_KEY, Landlord
+from headgate.planners import SharedSlots
+from headgate.ports import RecordedAction
 from headgate.sim.pool import SimulatedPool
 from tests.core.builders import Seen, view
 
@@ -38,13 +42,9 @@ class World:
         self.start()
 
     def start(self) -> None:
+        planner = SharedSlots(self.terms, Settings())
         self.landlord = Landlord(
-            self.pool,
-            self.terms,
-            self.journal,
-            Settings(),
-            lambda at_s, text: self.told.append(text),
-            self.observe_only,
+            self.pool, planner, self.journal, lambda at_s, text: self.told.append(text), self.observe_only
         )
         self.landlord.begin(self.at_s)
 
@@ -52,6 +52,14 @@ class World:
         for _ in range(round(for_s / ROUND_S)):
             self.at_s += ROUND_S
             self.landlord.look(view(self.at_s, *seen))
+
+    def recorded(self, kind: ActionKind, host: str) -> RecordedAction:
+        """The one lease, or the one release, of a host."""
+        (found,) = [one for one in self.journal.actions(host) if one.action.kind is kind]
+        return found
+
+    def unfinished(self) -> list[tuple[ActionKind, str]]:
+        return [(one.action.kind, one.action.host) for one in self.journal.actions() if one.outcome is None]
 
     @property
     def hosts(self) -> list[str]:
@@ -158,7 +166,8 @@ def test_host_that_dies_is_given_back_and_another_leased():
     world.pool.kill("leased-1")
     world.rounds(FINE)
     assert world.hosts == ["leased-2"]
-    assert "leased-1: failed: it died" in world.told and "leased-1: gone" in world.told
+    assert "leased-1: failed: it died" in world.told
+    assert "leased-1: gone after 1.33 min: 1 BTUs paid, 1 in money, 8.67 min of it wasted" in world.told
     world.agrees()
 
 
@@ -167,6 +176,19 @@ def test_leases_that_fail_again_and_again_are_reported_and_left_alone_for_a_whil
     world.rounds(FINE, for_s=800)
     (text,) = {text for text in world.told if text.startswith("too many leases")}
     assert text == "too many leases in a row failed; none is tried for 5 min"
+
+
+def test_host_that_died_counts_as_no_failed_lease_however_long_it_takes_to_give_it_back(monkeypatch):
+    world = World(most=1)
+    world.rounds(FINE, for_s=60)
+    dead = dataclasses.replace(world.pool.hosts()["leased-1"], phase=HostPhase.FAILED, reason="it died")
+    with monkeypatch.context() as patched:
+        patched.setattr(world.pool, "hosts", lambda: {"leased-1": dead})
+        world.rounds(FINE, for_s=10 * ROUND_S)
+    world.pool.kill("leased-1")
+    world.rounds(FINE, for_s=60)
+    assert len(world.hosts) == 1 and world.hosts != ["leased-1"]
+    assert not [text for text in world.told if text.startswith("too many leases")]
 
 
 def test_each_job_pays_for_the_time_its_lanes_were_busy():
@@ -211,7 +233,7 @@ def test_hosts_beyond_a_budget_that_has_become_smaller_go_and_none_is_leased_bey
     with pytest.raises(Killed):
         world.rounds(LATE, dataclasses.replace(LATE, name="later"), for_s=300)
     del world.pool.__dict__["lease"]
-    assert world.hosts == ["leased-1", "leased-2"] and world.landlord._read().to_lease
+    assert world.hosts == ["leased-1", "leased-2"] and world.unfinished() == [(ActionKind.LEASE, "leased-3")]
     world.terms = dataclasses.replace(world.terms, budget=Budget(1))
     world.start()
     assert world.hosts == ["leased-1"]
@@ -306,14 +328,161 @@ def test_hosts_that_no_journal_knows_are_taken_over_and_their_names_not_given_ag
 
 def test_steps_are_in_the_journal_before_they_are_taken():
     world = World()
-    seen: list[tuple[Lease, ...] | tuple[Release, ...]] = []
-    act = world.pool.lease
+    seen: list[list[tuple[ActionKind, str]]] = []
+    lease, release = world.pool.lease, world.pool.release
 
-    def lease(name: str, kind: HostType) -> None:
-        seen.append(world.landlord._read().to_lease)
-        act(name, kind)
+    def leased(name: str, kind: HostType) -> None:
+        seen.append(world.unfinished())
+        lease(name, kind)
 
-    world.pool.lease = lease  # type: ignore[method-assign]
+    def released(name: str) -> None:
+        seen.append(world.unfinished())
+        release(name)
+
+    world.pool.lease, world.pool.release = leased, released  # type: ignore[method-assign]
     world.rounds(LATE)
-    assert seen == [(Lease("leased-2", KIND),)]
-    assert world.landlord._read().to_lease == ()
+    world.rounds(FINE, for_s=1200)
+    (gone,) = {"leased-1", "leased-2"} - set(world.hosts)
+    assert seen == [[(ActionKind.LEASE, "leased-2")], [(ActionKind.RELEASE, gone)]]
+    assert world.unfinished() == []
+
+
+def test_nothing_is_leased_while_the_journal_cannot_be_written():
+    world = World()
+    world.rounds(FINE)
+
+    def full(at_s: float, action: Action) -> int:
+        raise JournalError("the disk is full")
+
+    world.journal.intend = full  # type: ignore[method-assign]
+    with pytest.raises(JournalError):
+        world.rounds(LATE)
+    assert world.hosts == ["leased-1"] and world.unfinished() == []
+    del world.journal.__dict__["intend"]
+    world.rounds(LATE)
+    assert len(world.hosts) == 2
+    world.agrees()
+
+
+def test_lease_says_for_whom_and_why_and_what_it_did_to_the_job():
+    world = World()
+    world.rounds(FINE)
+    world.rounds(LATE)
+    world.rounds(dataclasses.replace(FINE, name="late"), for_s=120)
+    recorded = world.recorded(ActionKind.LEASE, "leased-2")
+    assert recorded.action.job == "late" and recorded.action.host_type == KIND
+    assert recorded.action.cause.text == "late cannot do with the hosts there are (3.2 slots needed, 2 there)"
+    assert recorded.applied and recorded.effect is not None
+    assert recorded.effect.utility_before == pytest.approx(10.0) and recorded.effect.utility_after == 40.0
+    assert recorded.effect.verdict == "ready after 30 s"
+
+
+def test_release_says_why_and_what_the_host_cost():
+    world = World()
+    world.rounds(LATE)
+    world.rounds(FINE, for_s=1200)
+    (gone,) = {"leased-1", "leased-2"} - set(world.hosts)
+    recorded = world.recorded(ActionKind.RELEASE, gone)
+    assert recorded.action.cause.text == "the others have room for all that runs"
+    assert recorded.applied and recorded.effect is not None
+    assert recorded.effect.verdict == "gone after 9 min: 1 BTUs paid, 1 in money, 1 min of it wasted"
+
+
+def test_lease_that_came_to_nothing_says_so():
+    world = World(failures=1.0)
+    world.rounds(FINE, for_s=100)
+    effect = world.recorded(ActionKind.LEASE, "leased-1").effect
+    assert effect is not None and effect.verdict == "failed: it never came up"
+    assert world.recorded(ActionKind.RELEASE, "leased-1").action.sentence == "given back: it never came up"
+
+
+def test_lease_that_the_pool_refuses_is_on_record_and_not_tried_again_at_once():
+    world = World()
+    world.rounds(FINE)
+
+    def refused(name: str, kind: HostType) -> None:
+        raise EngineError("no address is left")
+
+    world.pool.lease = refused  # type: ignore[method-assign]
+    world.rounds(LATE, for_s=200)
+    assert world.recorded(ActionKind.LEASE, "leased-2").outcome == Outcome(False, "no address is left")
+    assert len(world.journal.actions()) == 2
+    assert "leased-2: could not be leased: no address is left; no lease is tried for 5 min" in world.told
+    del world.pool.__dict__["lease"]
+    world.rounds(LATE, for_s=200)
+    assert world.hosts == ["leased-1", "leased-3"]
+
+
+def test_first_host_that_the_pool_refuses_is_an_error_and_on_record():
+    world = World()
+    world.pool, world.journal = SimulatedPool(lambda: world.at_s, 0), MemoryJournal()
+
+    def refused(name: str, kind: HostType) -> None:
+        raise EngineError("the disk is full")
+
+    world.pool.lease = refused  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="leased-1 could not be leased: the disk is full"):
+        world.start()
+    assert world.recorded(ActionKind.LEASE, "leased-1").outcome == Outcome(False, "the disk is full")
+
+
+def test_host_that_dies_while_it_leaves_is_released_once():
+    world, movers = leaving()
+    (name,) = [name for name, host in world.landlord.hosts().items() if host.phase is HostPhase.RELEASING]
+    world.rounds(FINE, for_s=ROUND_S)
+    world.pool.kill(name)  # the next round decides about hosts
+    world.rounds(FINE, for_s=60)
+    assert name not in world.hosts and movers.vacated == set()
+    recorded = world.recorded(ActionKind.RELEASE, name)
+    assert recorded.applied and recorded.effect is not None
+    world.agrees()
+
+
+def test_names_are_not_given_again_when_the_books_are_damaged():
+    world = World()
+    world.rounds(LATE)
+    world.rounds(FINE, for_s=1200)
+    world.journal.set_about("hosts", "no books at all")
+    world.pool = SimulatedPool(lambda: world.at_s, 0)
+    world.start()
+    assert world.hosts == ["leased-3"]
+
+
+def test_what_happened_to_hosts_is_known_after_a_restart():
+    world = World()
+    world.rounds(LATE)
+    world.rounds(FINE, for_s=1200)
+    before = {note.text for note in world.landlord.notes if "after its lease" not in note.text}
+    world.start()
+    assert before <= {note.text for note in world.landlord.notes}
+
+
+def test_effect_of_a_lease_is_recorded_though_its_landlord_was_killed_meanwhile():
+    world = World()
+    world.rounds(LATE, for_s=20)
+    world.start()
+    world.rounds(LATE, for_s=200)
+    effect = world.recorded(ActionKind.LEASE, "leased-2").effect
+    assert effect is not None and effect.verdict.startswith("ready after")
+
+
+def test_hosts_that_end_with_the_service_are_on_record_with_their_cost():
+    world = World()
+    world.rounds(FINE)
+    world.pool.release("leased-1")
+    world.landlord.end(world.at_s)
+    recorded = world.recorded(ActionKind.RELEASE, "leased-1")
+    assert recorded.action.cause.text == "the service ended" and recorded.applied
+    assert recorded.effect is not None and "1 BTUs paid, 1 in money" in recorded.effect.verdict
+
+
+def test_host_that_went_just_before_a_kill_is_on_record_once():
+    world = World()
+    world.rounds(LATE)
+    books = world.journal.about()["hosts"]
+    world.rounds(FINE, for_s=1200)
+    world.journal.set_about("hosts", books)  # as if killed before the books were written
+    (gone,) = {"leased-1", "leased-2"} - set(world.hosts)
+    world.start()
+    assert world.recorded(ActionKind.RELEASE, gone).effect is not None
+    world.agrees()

@@ -8,15 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.errors import JobFileError
-from headgate.spark import jobfile
 from headgate.spark.jobfile import JobRequest
+from headgate.spark.loading import imported, load
+from tests.examples import examples
 
 FILE = Path(__file__).parents[1] / "examples" / "manufacturing.py"
-EXAMPLE = SimpleNamespace(**vars(jobfile._loaded(FILE)))
+with imported(FILE) as module:
+    EXAMPLE = SimpleNamespace(**vars(module))
 NEEDS_TESSERACT = pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed")
 FORMULAS = ("availability", "performance", "quality")
 
@@ -51,6 +53,7 @@ def test_machine_that_never_stops_and_never_fails_is_fully_effective():
     assert [getattr(EXAMPLE, name)(shown) for name in FORMULAS] == [1.0, 1.0, 1.0]
 
 
+@example(EXAMPLE.display(2, 3))  # the first cycle of a machine that would not begin with no items
 @given(displays)
 def test_every_part_of_a_display_that_machines_show_is_a_share(shown):
     assert all(0 < getattr(EXAMPLE, name)(shown) <= 1 for name in FORMULAS)
@@ -67,7 +70,7 @@ def test_items_of_all_cycles_are_the_total(cycles, machines):
 
 
 @NEEDS_TESSERACT
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(displays)
 def test_what_is_read_from_a_picture_is_what_the_display_showed(shown):
     assert EXAMPLE.numbers_in(EXAMPLE.picture(shown)) == shown
@@ -89,7 +92,7 @@ def test_machine_that_has_not_begun_to_work_has_no_effectiveness():
 def test_job_without_an_ocr_engine_is_refused_in_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobFileError, match=r"tesseract is needed .* \(Debian: tesseract-ocr\)$"):
-        jobfile.build(JobRequest(str(FILE)))
+        load(JobRequest(str(FILE)))
 
 
 # -- warnings and reports

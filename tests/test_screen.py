@@ -16,6 +16,7 @@ from headgate.core.model import Action, ActionKind, Cause, Graph, HostReading, J
 from headgate.ports import JobRecord, RoundRecord
 from headgate.screen import (
     Happened,
+    Row,
     Screen,
     advice_lines,
     jobs_table,
@@ -126,6 +127,41 @@ def test_round_of_the_journal_is_drawn_like_a_view():
     summary = RoundRecord(900.0, "converged", 54.0, 100.0, {"page-load": record})
     [of_round] = jobs_table(rows_of_round(summary))
     assert drawn(of_round) == drawn(table(view(job()), "converged"))[1:]
+
+
+# -- the age of readings, on terminals of any width
+
+AGED = [
+    Row("checkout", "3 s", 100.0, 60.0, False, 5.0, True, 1.0, False, 7, 0.0, age_s=4.2),
+    Row("product-recommendations", "p95 2 s · 0.9", 1000.0, 1000.0, True, 0.5, False, 1.0, False, 2, 0.36, age_s=4.2),
+    Row("audit", "5 min", 100.0, None, None, None, False, None, False, 2, 20.0, "stale", age_s=131.0),
+    Row("new", "3 s", 9.0, None, None, None, False, None, False, 0, None),
+]
+
+
+def test_age_of_every_reading_is_in_its_row():
+    [aged] = jobs_table(AGED)
+    lines = drawn(aged, width=200)
+    assert [line[lines[0].index("read") :].split("   ")[0].strip() for line in lines] == [
+        "read", "4 s ago", "4 s ago", "2.2 min ago", "-"
+    ]  # fmt: skip
+
+
+def test_table_without_ages_has_no_column_for_them():
+    assert "read" not in drawn(table(view(job()), "converged"))[1]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_only_names_and_intents_are_cut_on_a_narrow_terminal(width):
+    [aged] = jobs_table(AGED)
+    lines = drawn(aged, width)
+    assert max(map(len, lines)) <= width
+    figures = [line[lines[0].index("latency") :] for line in lines]
+    assert not any("…" in line for line in figures)
+    for shown in ("5 s ↑", "1.00", "1,000/1,000", "360 ms", "2.2 min ago", "stale", "measuring"):
+        assert any(shown in line for line in figures)
+    assert ("████░░░░ 60/100" in figures[1]) == (width >= 120)
+    assert (lines[2].split()[0] == "product-recommendations") == (width > 80)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Writes the parts of the docs that come from the code: settings, rules, constants. `--check` only looks."""
+"""Writes the parts of the docs that come from the code: settings, rules, constants. `--check` writes nothing."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import re
 import sys
 from pathlib import Path
 
-from headgate.config import reference
 from headgate.core.scheduler import transition_table
+from headgate.settings import reference
 from headgate.sim import constants
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = """# Settings
 
-Every number that a person may want to change. In a scenario file they go into `[settings]`, on the command line into
-`--set name=value`. `headgate settings` prints this table.
+Set any of these with `--set name=value` on the command line, or in `[settings]` of a cluster file. A scenario file has settings of
+the control loop in `[settings]` and settings of hosts in `[provisioning]`. `headgate settings` prints these tables. The column `--fast`
+shows the value that `headgate run --fast` uses in place of the default.
 
 """
 
@@ -53,7 +54,7 @@ def main() -> int:
             path.write_text(pages()[path])
         return 0
     for path in stale:
-        print(f"{path.relative_to(ROOT)} is stale; `make docs` writes it anew")
+        print(f"{path.relative_to(ROOT)} is stale; run `make docs`")
     return 1 if stale else 0
 
 

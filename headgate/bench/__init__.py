@@ -1,13 +1,17 @@
-"""Benchmarks: what Headgate costs and what it is worth, beside what it is compared with. Never run as tests."""
+"""Benchmarks: what Headgate costs and what it is worth, beside what it is compared with. Never run as tests.
+
+Each takes at most five minutes; where that is not enough for all of it, there is a full form besides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from headgate.core.quantities import choice
 from headgate.errors import InputError
@@ -31,6 +35,7 @@ NAMES = (
     "recovery",
     "health",
     "hosts",
+    "chaos",
 )
 
 
@@ -41,6 +46,19 @@ class Figure:
     name: str
     value: float
     unit: str
+    low: float | None = None
+    """The least of several measurements, of which the value is the median."""
+    high: float | None = None
+
+
+def repeated(name: str, values: Sequence[float], unit: str) -> Figure:
+    """The median of several measurements, and their spread."""
+    return Figure(name, statistics.median(values), unit, min(values), max(values))
+
+
+def ratio(above: float, below: float) -> float | None:
+    """None if there is nothing to divide by: a bar on it does not hold."""
+    return above / below if below else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +67,17 @@ class Result:
 
     figures: tuple[Figure, ...]
     bars: tuple[Bar, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences about what did not happen as the benchmark expects."""
 
 
-def bench(name: str, plot: Path | None = None) -> Result:
-    """Run the benchmark of that name."""
-    module = import_module(f"headgate.bench.{choice(name, 'benchmark', NAMES)}")
-    if plot is None:
-        return cast(Callable[[], Result], module.measure)()
-    if "plot" not in signature(module.measure).parameters:
-        raise InputError(f'benchmark "{name}" has nothing to draw; leave out --plot')
-    return cast(Callable[[Path], Result], module.measure)(plot)
+def bench(name: str, plot: Path | None = None, full: bool = False, **options: Any) -> Result:
+    """Run the benchmark of that name; `full` is its long form, if it has one. Options that are None are left to it."""
+    measure = import_module(f"headgate.bench.{choice(name, 'benchmark', NAMES)}").measure
+    takes = signature(measure).parameters
+    given = {option: value for option, value in {"plot": plot, **options}.items() if value is not None}
+    unknown = given.keys() - takes.keys()
+    if unknown:
+        raise InputError(f'benchmark "{name}" has no --{min(unknown)}; leave it out')
+    found: Result = measure(**given, **({"full": True} if full and "full" in takes else {}))
+    return found

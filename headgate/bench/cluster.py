@@ -93,7 +93,9 @@ def cluster(hosts: int, settings: StateSettings, wait_s: float = SparkSettings()
                 pool.lease(str(number), KIND)
             wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()), PATIENCE_S)
             spark_settings = SparkSettings(driver_memory_mb=1024, retries=0, state=settings, place_wait_s=wait_s)
-            spark = session.start(place / "home", spark_settings, pool.master_url, {**LIMITS, **same_code()})
+            spark = session.start(
+                place / "home", spark_settings, pool.master_url, {**LIMITS, **same_code(), **pool.access()}
+            )
             engine = SparkEngine(spark, place / "home", spark_settings, embedded=False)
             try:
                 found = Cluster(pool, engine, place)

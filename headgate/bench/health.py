@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headgate.bench import Figure, Result
+from headgate.bench import Figure, Result, ratio
 from headgate.bench.workload import ROWS, Round, engine, home, wait_for, watched
-from headgate.config import FAST, SparkSettings, StateSettings, settings_from
+from headgate.config import FAST, Settings, SparkSettings, StateSettings
 from headgate.controller import Controller
 from headgate.core.health.records import SKEW, SLOW_LANES
 from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES
@@ -35,6 +35,7 @@ from headgate.core.intents import Intent
 from headgate.core.model import OUTSIDE, Action, JobReading
 from headgate.core.routing import best_places, lane_loads, routed
 from headgate.policies import policy_named
+from headgate.settings import settings_from
 from headgate.sim.bars import Bar
 from headgate.spark import session, sinks, sources
 from headgate.spark.engine import SparkEngine
@@ -46,12 +47,31 @@ from headgate.state.operators import Batches, Changed, KeyedRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SETTINGS = settings_from({**FAST, "window_s": 20.0, "warm_up_s": 10.0, "settle_min_s": 10.0, "settle_max_s": 30.0})
-RUN_S = 110.0
-"""Of each way; the remedies come within the first minute."""
-MEASURED_S = 30.0
-"""Its last part, in which throughput is measured."""
-WARM_UP_S = 15.0
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How long each way runs, and how soon the controller decides."""
+
+    settings: Settings
+    run_s: float
+    """Of each way; the remedies come within its first half."""
+    measured_s: float
+    """Its last part, in which throughput is measured."""
+    warm_up_s: float
+
+
+SHORT = Form(
+    settings_from({**FAST, "window_s": 12.0, "warm_up_s": 6.0, "settle_min_s": 6.0, "settle_max_s": 18.0}),
+    run_s=54.0,
+    measured_s=16.0,
+    warm_up_s=10.0,
+)
+FULL = Form(
+    settings_from({**FAST, "window_s": 20.0, "warm_up_s": 10.0, "settle_min_s": 10.0, "settle_max_s": 30.0}),
+    run_s=110.0,
+    measured_s=30.0,
+    warm_up_s=15.0,
+)
 EPOCH_S = 2.5
 INTENT = Intent(juice=0.95, worth=10)
 LANES_ONLY, HEADGATE = "lanes-only", "headgate"
@@ -80,6 +100,8 @@ class Course:
     lanes: int
     """Of the operator, in the end."""
     restarts: int
+    measured_s: float
+    """The last part of it, in which throughput is measured."""
 
     def before_rows_s(self) -> float:
         """Rows per second until something was done; the first third of that time is for warming up."""
@@ -89,7 +111,7 @@ class Course:
 
     def after_rows_s(self) -> float:
         """Rows per second in the end."""
-        return self._rows_s(self.readings[-1][0] - MEASURED_S, self.readings[-1][0])
+        return self._rows_s(self.readings[-1][0] - self.measured_s, self.readings[-1][0])
 
     def _rows_s(self, from_s: float, to_s: float) -> float:
         some = [(at_s, _rows(reading)) for at_s, reading in self.readings if from_s - 1e-3 <= at_s <= to_s + 1e-3]
@@ -114,17 +136,18 @@ def _rows(reading: JobReading) -> float:
     return reading.operators["in"].processed[OUTSIDE]
 
 
-def course(spark: SparkEngine, topology: Topology, policy: str) -> Course:
+def course(spark: SparkEngine, topology: Topology, policy: str, form: Form) -> Course:
     """Run the job under a policy from beginning to end."""
-    print(f"bench: {topology.name}, {policy}, {RUN_S / 60:.0f} minutes", file=sys.stderr)
+    print(f"bench: {topology.name}, {policy}, {form.run_s:.0f} s", file=sys.stderr)
     spark.submit(topology)
     query = spark._job(topology.name)._query
-    controller = Controller(spark, policy_named(policy, SETTINGS), None, SETTINGS)
-    rounds = watched(controller, RUN_S)
+    controller = Controller(spark, policy_named(policy, form.settings), None, form.settings)
+    rounds = watched(controller, form.run_s)
     restarts = int(spark._job(topology.name)._query is not query)
     lanes = spark.observe().allocation[topology.name].lanes[WORK]
     spark.remove(topology.name)
-    return Course(tuple(_readings(rounds, topology.name)), tuple(_actions(rounds)), lanes, restarts)
+    readings, actions = tuple(_readings(rounds, topology.name)), tuple(_actions(rounds))
+    return Course(readings, actions, lanes, restarts, form.measured_s)
 
 
 def _readings(rounds: Sequence[Round], name: str) -> Iterator[tuple[float, JobReading]]:
@@ -141,10 +164,10 @@ def _actions(rounds: Sequence[Round]) -> Iterator[tuple[float, Action]]:
             yield view.at_s, decision.action
 
 
-def _warm_up(spark: SparkEngine, topology: Topology) -> None:
+def _warm_up(spark: SparkEngine, topology: Topology, form: Form) -> None:
     """The first epochs of a JVM are slow."""
     spark.submit(topology)
-    time.sleep(WARM_UP_S)
+    time.sleep(form.warm_up_s)
     spark.remove(topology.name)
 
 
@@ -214,11 +237,11 @@ def skewed(name: str, skew: Skew) -> Topology:
     return job
 
 
-def _skew() -> tuple[Course, Course, float]:
+def _skew(form: Form) -> tuple[Course, Course, float]:
     skew = Skew.of()
     with engine(SparkSettings(slots=MOST_LANES, longest_epoch_s=EPOCH_S)) as spark:
-        _warm_up(spark, skewed("warm-up", skew))
-        lanes, ours = (course(spark, skewed(f"skew-{way}", skew), way) for way in (LANES_ONLY, HEADGATE))
+        _warm_up(spark, skewed("warm-up", skew), form)
+        lanes, ours = (course(spark, skewed(f"skew-{way}", skew), way, form) for way in (LANES_ONLY, HEADGATE))
     evenly, by_load = skew.busiest()
     return lanes, ours, evenly / by_load
 
@@ -260,7 +283,7 @@ def cluster(place: Path, hosts: int, slots: int) -> Iterator[SparkEngine]:
         for number in range(hosts):
             pool.lease(f"host-{number}", kind)
         wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()))
-        extra = {**same_code(), "spark.executor.memory": f"{MEMORY_MB - 256}m"}
+        extra = {**same_code(), **pool.access(), "spark.executor.memory": f"{MEMORY_MB - 256}m"}
         spark = SparkEngine(
             session.start(place / "home", settings, pool.master_url, extra), place / "home", settings, embedded=False
         )
@@ -273,14 +296,14 @@ def cluster(place: Path, hosts: int, slots: int) -> Iterator[SparkEngine]:
         pool.close()
 
 
-def _slow_host() -> tuple[Course, Course, float, str]:
+def _slow_host(form: Form) -> tuple[Course, Course, float, str]:
     with home() as place, cluster(place, HOSTS, HOST_SLOTS) as spark:
         slow = sorted(spark._hosts.cores())[-1]
         named = place / "slow"
         named.write_text("")
-        _warm_up(spark, waiting("warm-up", named))
+        _warm_up(spark, waiting("warm-up", named), form)
         named.write_text(slow)
-        lanes, ours = (course(spark, waiting(f"slow-{way}", named), way) for way in (LANES_ONLY, HEADGATE))
+        lanes, ours = (course(spark, waiting(f"slow-{way}", named), way, form) for way in (LANES_ONLY, HEADGATE))
     all_lanes = HOSTS * HOST_SLOTS
     # With all lanes, those on the slow host have a row in so many, and take so much longer; without it, a lane has one in eight.
     return lanes, ours, (SLOWER / all_lanes) / (1 / HOST_LANES), slow
@@ -289,22 +312,40 @@ def _slow_host() -> tuple[Course, Course, float, str]:
 # -- both --------------------------------------------------------------------------------------------------------------------
 
 
-def measure() -> Result:
+def measure(full: bool = False) -> Result:
     """What each trouble was taken for, what was done, and the rows per second before and after."""
-    lanes, ours, factor = _skew()
-    slow_lanes, slow_ours, slow_factor, slow = _slow_host()
+    form = FULL if full else SHORT
+    lanes, ours, factor = _skew(form)
+    slow_lanes, slow_ours, slow_factor, slow = _slow_host(form)
     left = sum(host == slow for host in slow_ours.hosts())
     figures = (
         *_figures("skew", lanes, ours, factor),
         *_figures("slow host", slow_lanes, slow_ours, slow_factor),
         Figure("slow host: lanes that run there after the remedy", left, ""),
     )
+    skew, slow_host = (SKEW, REASSIGN_SLICES), (SLOW_LANES, MOVE_LANES)
     bars = (
-        *_bars("skew", lanes, ours, factor, (SKEW, REASSIGN_SLICES)),
-        *_bars("slow host", slow_lanes, slow_ours, slow_factor, (SLOW_LANES, MOVE_LANES)),
+        *bars_of("skew", lanes, ours, factor, skew),
+        *bars_of("slow host", slow_lanes, slow_ours, slow_factor, slow_host),
         Bar("slow host: lanes that run there after the remedy", float(left), "<=", 0.0),
     )
-    return Result(figures, bars)
+    notes = (*notes_on("skew", ours, skew), *notes_on("slow host", slow_ours, slow_host))
+    return Result(figures, bars, notes)
+
+
+def notes_on(trouble: str, ours: Course, right: tuple[str, str]) -> Iterator[str]:
+    """Sentences about a first action that is not the expected one."""
+    if not ours.actions:
+        yield f"{trouble}: the controller did nothing in {ours.readings[-1][0] - ours.readings[0][0]:.0f} s."
+    elif (ours.diagnosis, ours.remedy) != right:
+        first, remedy = ours.actions[0][1], ours.remedy or "none"
+        found = f'"{ours.diagnosis}"' if ours.diagnosis else "no diagnosis"
+        yield (
+            f'{trouble}: the first action followed {found} with the remedy "{remedy}", '
+            f'not "{right[0]}" with "{right[1]}": {first.sentence}'
+        )
+    if not ours.before_rows_s():
+        yield f"{trouble}: the first action came before any throughput was measured, so there is nothing to compare it with."
 
 
 def _figures(trouble: str, lanes: Course, ours: Course, factor: float) -> Iterator[Figure]:
@@ -322,10 +363,12 @@ SHARE = 0.75
 """Of the factor that the set-up has: an epoch also takes some time that no lane waits for."""
 
 
-def _bars(trouble: str, lanes: Course, ours: Course, factor: float, right: tuple[str, str]) -> Iterator[Bar]:
+def bars_of(trouble: str, lanes: Course, ours: Course, factor: float, right: tuple[str, str]) -> Iterator[Bar]:
+    """What one trouble has to show; what could not be measured does not hold."""
     yield Bar(f'{trouble}: first diagnosis is "{right[0]}"', float(ours.diagnosis == right[0]), ">=", 1.0)
     yield Bar(f'{trouble}: first remedy is "{right[1]}"', float(ours.remedy == right[1]), ">=", 1.0)
-    gained, against = ours.after_rows_s() / ours.before_rows_s(), ours.after_rows_s() / lanes.after_rows_s()
+    gained = ratio(ours.after_rows_s(), ours.before_rows_s())
+    against = ratio(ours.after_rows_s(), lanes.after_rows_s())
     yield Bar(f"{trouble}: throughput after, times before", gained, ">=", 1.5)
     yield Bar(f"{trouble}: throughput, times that of lanes-only", against, ">=", SHARE * factor)
     yield Bar(f"{trouble}: restarts of the query", float(ours.restarts), "<=", 0.0)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headgate.bench import Figure, Result
 from headgate.bench.workload import ROWS, Work, home, mean, wait_for
-from headgate.config import FAST, FAST_HOSTS, SparkSettings, host_settings_from, settings_from
+from headgate.config import FAST, FAST_HOSTS, SparkSettings
 from headgate.controller import Controller
 from headgate.core.hosts import Budget, HostPhase, HostType
 from headgate.core.intents import Intent
@@ -24,8 +24,10 @@ from headgate.core.metrics import View
 from headgate.core.provision import Terms
 from headgate.journal import MemoryJournal
 from headgate.landlord import Landlord
+from headgate.planners import SharedSlots
 from headgate.policies import Headgate
 from headgate.ports import JobPhase
+from headgate.settings import host_settings_from, settings_from
 from headgate.sim.bars import Bar
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine, open_engine
@@ -140,7 +142,7 @@ def cluster(place: Path) -> Iterator[tuple[SparkEngine, Landlord]]:
     pool = LocalPool(place / "hosts", drain_s=hosts.lane_drain_s)
     try:
         terms = Terms((KIND,), Budget(MOST_HOSTS), hosts)
-        landlord = Landlord(pool, terms, MemoryJournal(), SETTINGS)
+        landlord = Landlord(pool, SharedSlots(terms, SETTINGS), MemoryJournal())
         landlord.begin(time.time())
         engine = open_engine(place, SPARK, pool.master_url, pool.application(terms))
         landlord.occupants = engine

@@ -18,7 +18,7 @@ from headgate.config import StateSettings
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
 from headgate.state.delta import words_array
 from headgate.state.hashing import slices_of
-from headgate.state.lane import LaneResult, LaneTask, run_lane
+from headgate.state.lane import LaneReport, LaneTask, run_lane
 from headgate.state.location import Location
 from headgate.state.operators import KeyedOperator
 from headgate.state.store import Header, boot_id
@@ -59,16 +59,15 @@ class OneLane:
             self.life,
             str(self.place / "store"),
             str(self.place / "checkpoint"),
-            {"input": self.epoch},
             committed=self._files,
             style=style,
             settings=self.settings,
         )
-        done: list[LaneResult] = []
+        done: list[LaneReport] = []
         begun_s = time.perf_counter()
         for _ in run_lane(self.operator, task, [batch], done.append):
             pass
-        self._files = tuple(result.report.file for result in done if result.report.file is not None)
+        self._files = tuple(report.file for report in done if report.file is not None)
         self.checkpoint.commit(self.epoch, self._files)
         took_s = time.perf_counter() - begun_s
         self.epoch += 1

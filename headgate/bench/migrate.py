@@ -9,7 +9,11 @@ folder to folder on one disk.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
 
 from headgate.bench import Figure, Result
 from headgate.bench.cluster import Cluster, Feed, Outputs, cluster, keys_of, put_in_place, topology
@@ -17,11 +21,17 @@ from headgate.bench.workload import Work
 from headgate.bench.workload import job as neighbour_job
 from headgate.config import StateSettings
 from headgate.core.intents import Intent
+from headgate.errors import StateError
 from headgate.sim.bars import Bar
+from headgate.spark.keyed_hosts import NUMBER, Hosted, folder_of
+from headgate.spark.keyed_lanes import here
+from headgate.spark.labels import labels
 from headgate.spark.topology import Topology
+from headgate.state.hosting import Moves
 from headgate.state.inspect import read_opens
 
-SIZES_MB = (128, 512, 2048)
+SHORT_MB, FULL_MB = (128, 2048), (128, 512, 2048)
+"""Sizes of state; the bars compare the first and the last."""
 HOSTS, LANES = 3, 3
 SETTLE, STEADY = 6, 12
 """Epochs before anything is measured, and of the steady state."""
@@ -54,27 +64,28 @@ class Size:
     neighbour_rows_s: float
 
 
-def measure() -> Result:
+def measure(full: bool = False) -> Result:
     """The longest pause of both ways for each size of state, and what the neighbour got meanwhile."""
+    sizes_mb = FULL_MB if full else SHORT_MB
     with cluster(HOSTS, SETTINGS) as three:
         three.engine.submit(_neighbour())
-        found = {size_mb: _measured(three, size_mb) for size_mb in SIZES_MB}
+        found = {size_mb: _measured(three, size_mb) for size_mb in sizes_mb}
     figures = [figure for size_mb, size in found.items() for figure in _figures(size_mb, size)]
-    first, last = found[SIZES_MB[0]], found[SIZES_MB[-1]]
+    first, last = found[sizes_mb[0]], found[sizes_mb[-1]]
     least = min(size.rebuilt.neighbour_rows_s / min(size.neighbour_rows_s, NEIGHBOUR_ROWS_S) for size in found.values())
     return Result(
         tuple(figures),
         (
             Bar(
-                f"pause when slices are rebuilt, {SIZES_MB[-1]} MB against {SIZES_MB[0]} MB, times",
+                f"pause when slices are rebuilt, {sizes_mb[-1]} MB against {sizes_mb[0]} MB, times",
                 last.rebuilt.pause_s / first.rebuilt.pause_s, "<=", FLAT,
             ),
             Bar(
-                f"pause of stop-copy-start, {SIZES_MB[-1]} MB against {SIZES_MB[0]} MB, times",
+                f"pause of stop-copy-start, {sizes_mb[-1]} MB against {sizes_mb[0]} MB, times",
                 last.copied.pause_s / first.copied.pause_s, ">=", FLAT,
             ),
             Bar(
-                f"pause at {SIZES_MB[-1]} MB: stop-copy-start against rebuilding, times",
+                f"pause at {sizes_mb[-1]} MB: stop-copy-start against rebuilding, times",
                 last.copied.pause_s / last.rebuilt.pause_s, ">=", 1.0,
             ),
             Bar("slices opened on their lane's host in steady state", min(s.local for s in found.values()), ">=", LOCAL),
@@ -129,15 +140,35 @@ def _measured(three: Cluster, size_mb: int) -> Size:
 
 def _move(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str, whole: bool) -> Move:
     hosted = three.hosted(job)
-    hosted.copy_whole(whole)
+    hosted.hosting.copy = partial(_copy, hosted) if whole else None
     neighbour, from_s = _neighbour_at(three, feed, outputs), time.time()
     three.avoid(job)
     feed.until(outputs, lambda: _has_its_share(three, job, new))
     arrived = len(outputs.at_s)
     feed.until(outputs, lambda: len(outputs.at_s) >= arrived + 2)  # its first epochs there
     to_s = time.time()
-    hosted.copy_whole(False)
+    hosted.hosting.copy = None
     return Move(outputs.longest_s(from_s, to_s), to_s - from_s, _rows_s(neighbour, _neighbour_at(three, feed, outputs)))
+
+
+def _copy(hosted: Hosted, moves: Moves) -> None:
+    """Stop-copy-start: every destination brings copies of other hosts to its own folder, whole, in a task of its own."""
+    copies, hosts = hosted.copies, tuple(moves)
+
+    # A function within a function, so that hosts get it by value: they would spend the pause importing this module.
+    def brought(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        host = here(hosts)
+        if host in [hosts[number] for batch in batches for number in batch.column(NUMBER).to_pylist()]:
+            own = replace(copies, folder=folder_of(copies.folder, host))
+            for source, slices in moves[host].items():
+                own.take_from(folder_of(copies.folder, source), slices)
+            yield pa.RecordBatch.from_pydict({"host": [host]})
+
+    numbers = list(zip(labels(len(hosts)), range(len(hosts)), strict=True))
+    asked = hosted.places.marks(hosted.spark, f"label int, {NUMBER} int", numbers, hosts)
+    found = {row["host"] for row in asked.mapInArrow(brought, "host string").collect()}
+    if found != set(hosts):
+        raise StateError(f"slices could not be copied to {', '.join(sorted(set(hosts) - found))}")
 
 
 def _move_back(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str) -> None:

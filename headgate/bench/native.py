@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,50 +57,47 @@ def _counted(key: tuple[Any, ...], parts: Iterator[pd.DataFrame], state: Any) ->
 
 
 def _transform_in_pandas(rows: DataFrame) -> DataFrame:
-    """Needs the packages protobuf and grpcio: install `headgate[bench]`."""
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+    def added(parts: Iterator[pd.DataFrame]) -> tuple[int, float]:
+        every = [(len(part), float(part["amount"].sum())) for part in parts]
+        return sum(count for count, _ in every), sum(total for _, total in every)
 
-    class Counting(StatefulProcessor):
-        """The same again, in Spark's newest interface."""
+    def put_out(user: int, count: int, total: float) -> pd.DataFrame:
+        return pd.DataFrame({"user": [user], "n": [count], "total": [total]})
 
-        def init(self, handle: StatefulProcessorHandle) -> None:
-            self._state = handle.getValueState("state", "n long, total double")
-
-        def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-            count, total = self._state.get() or (0, 0.0)
-            for part in rows:
-                count, total = count + len(part), total + float(part["amount"].sum())
-            self._state.update((count, total))
-            yield pd.DataFrame({"user": [key[0]], "n": [count], "total": [total]})
-
-        def close(self) -> None:
-            """Nothing is kept open."""
-
-    return rows.groupBy("user").transformWithStateInPandas(Counting(), OUTPUT, "Update", "None")
+    return rows.groupBy("user").transformWithStateInPandas(_processor(added, put_out), OUTPUT, "Update", "None")
 
 
 def _transform(rows: DataFrame) -> DataFrame:
-    """As before, row by row."""
     from pyspark.sql import Row
+
+    def added(parts: Iterator[Any]) -> tuple[int, float]:
+        amounts = [row.amount for row in parts]
+        return len(amounts), sum(amounts)
+
+    def put_out(user: int, count: int, total: float) -> Any:
+        return Row(user=user, n=count, total=total)
+
+    return rows.groupBy("user").transformWithState(_processor(added, put_out), OUTPUT, "Update", "None")
+
+
+def _processor(added: Callable[[Iterator[Any]], tuple[int, float]], put_out: Callable[[int, int, float], Any]) -> Any:
+    """Spark's newest interface, which needs the packages protobuf and grpcio: install `headgate[bench]`."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
     class Counting(StatefulProcessor):
-        """Without pandas."""
-
         def init(self, handle: StatefulProcessorHandle) -> None:
             self._state = handle.getValueState("state", "n long, total double")
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
             count, total = self._state.get() or (0, 0.0)
-            for row in rows:
-                count, total = count + 1, total + row.amount
-            self._state.update((count, total))
-            yield Row(user=key[0], n=count, total=total)
+            more, amount = added(rows)
+            self._state.update((count + more, total + amount))
+            yield put_out(key[0], count + more, total + amount)
 
         def close(self) -> None:
             """Nothing is kept open."""
 
-    return rows.groupBy("user").transformWithState(Counting(), OUTPUT, "Update", "None")
+    return Counting()
 
 
 WAYS = {

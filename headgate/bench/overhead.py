@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from redis import Redis
 from redis.exceptions import RedisError
 
-from headgate.bench import Figure, Result
+from headgate.bench import Figure, Result, repeated
 from headgate.bench.workload import Work, cpu_s, engine, home, job, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
@@ -37,49 +37,72 @@ if TYPE_CHECKING:
 
     from headgate.spark.engine import SparkEngine
 
-TURNS = 5
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How often both ways take turns."""
+
+    turns: int
+    warm_up: int
+    """Epochs before anything is measured: those of a JVM that has just started are slow."""
+    idle_s: float
+    """How long idle jobs are watched."""
+
+
+SHORT, FULL = Form(turns=3, warm_up=20, idle_s=12.0), Form(turns=5, warm_up=40, idle_s=30.0)
 EPOCHS = OBSERVED_EVERY
 """Epochs per turn: one of them looks at arrival times."""
-WARM_UP = 40
 EPOCH_ROWS = {"page-load": 100_000, "JVM only": 500_000}
 SMALL_ROWS = 2_000
 """In a small epoch hardly anything but what every epoch costs is left; what Headgate adds to that is told apart, in seconds."""
 FLOOD = 1e7
 """Rows per second that arrive: always more than an epoch reads."""
 LANES = 2
-IDLE_JOBS, IDLE_RATE, IDLE_S = 8, 20.0, 30.0
+IDLE_JOBS, IDLE_RATE = 8, 20.0
 IDLE_INTENT = Intent(latency="5s")
+IDLE_PACE_S = first_pace_s(IDLE_INTENT, 30.0)
 
 
-def measure() -> Result:
+def measure(full: bool = False) -> Result:
     """Rows per second and core seconds per epoch of both, as ratios; cores that idle jobs take with and without a pace."""
     figures: list[Figure] = []
     bars: list[Bar] = []
+    form = FULL if full else SHORT
     with _redis() as url, home() as place, engine(SparkSettings(slots=4)) as spark:
-        small = _compared(spark, place / "small", PageLoad(url), SMALL_ROWS)
+        small = _compared(spark, place / "small", PageLoad(url), SMALL_ROWS, form)
         figures += [
-            Figure("page-load, small epochs: core seconds each, Headgate", small[0].cores_s, "s"),
-            Figure("page-load, small epochs: core seconds each, by hand", small[1].cores_s, "s"),
+            repeated("page-load, small epochs: core seconds each, Headgate", small[0].cores_s, "s"),
+            repeated("page-load, small epochs: core seconds each, by hand", small[1].cores_s, "s"),
         ]
         for name, plan in (("page-load", PageLoad(url)), ("JVM only", JvmOnly())):
-            ours, by_hand = _compared(spark, place / name, plan, EPOCH_ROWS[name])
-            figures += [
-                Figure(f"{name}: rows per second, Headgate", ours.rows_s, "rows/s"),
-                Figure(f"{name}: rows per second, by hand", by_hand.rows_s, "rows/s"),
-                Figure(f"{name}: core seconds per epoch, Headgate", ours.cores_s, "s"),
-                Figure(f"{name}: core seconds per epoch, by hand", by_hand.cores_s, "s"),
-            ]
-            bars += [
-                Bar(f"{name}: time per row against by hand", by_hand.rows_s / ours.rows_s, "<=", 1.10),
-                Bar(f"{name}: core seconds per epoch against by hand", ours.cores_s / by_hand.cores_s, "<=", 1.10),
-            ]
-    back_to_back, paced = _idle()
+            ours, by_hand = _compared(spark, place / name, plan, EPOCH_ROWS[name], form)
+            figures += _figures(name, ours, by_hand)
+            bars += _bars(name, ours, by_hand)
+    back_to_back, paced = _idle(form)
     figures += [
         Figure(f"{IDLE_JOBS} idle jobs, epochs back to back", back_to_back, "cores"),
         Figure(f"{IDLE_JOBS} idle jobs, paced by their intent of 5 s", paced, "cores"),
     ]
     bars.append(Bar("cores that the pace saves, times fewer", back_to_back / paced, ">=", 2.0))
     return Result(tuple(figures), tuple(bars))
+
+
+def _figures(name: str, ours: Turns, by_hand: Turns) -> list[Figure]:
+    return [
+        repeated(f"{name}: rows per second, Headgate", ours.rows_s, "rows/s"),
+        repeated(f"{name}: rows per second, by hand", by_hand.rows_s, "rows/s"),
+        repeated(f"{name}: core seconds per epoch, Headgate", ours.cores_s, "s"),
+        repeated(f"{name}: core seconds per epoch, by hand", by_hand.cores_s, "s"),
+    ]
+
+
+def _bars(name: str, ours: Turns, by_hand: Turns) -> list[Bar]:
+    time_ratio = statistics.median(by_hand.rows_s) / statistics.median(ours.rows_s)
+    cores_ratio = statistics.median(ours.cores_s) / statistics.median(by_hand.cores_s)
+    return [
+        Bar(f"{name}: time per row against by hand", time_ratio, "<=", 1.10),
+        Bar(f"{name}: core seconds per epoch against by hand", cores_ratio, "<=", 1.10),
+    ]
 
 
 # -- the plans -------------------------------------------------------------------------------------------------------------------
@@ -168,18 +191,9 @@ class Turns:
     """Epochs of one way, in turns: what each turn took."""
 
     rows: int
-    seconds: list[float] = field(default_factory=list)
-    cores: list[float] = field(default_factory=list)
-
-    @property
-    def rows_s(self) -> float:
-        """Median over the turns."""
-        return self.rows * EPOCHS / statistics.median(self.seconds)
-
-    @property
-    def cores_s(self) -> float:
-        """Per epoch, median over the turns."""
-        return statistics.median(self.cores) / EPOCHS
+    rows_s: list[float] = field(default_factory=list)
+    cores_s: list[float] = field(default_factory=list)
+    """Core seconds per epoch."""
 
     def take(self, epochs: Callable[[], int]) -> None:
         """Time a number of whole epochs of a query that runs."""
@@ -187,19 +201,19 @@ class Turns:
         wait_for(lambda: epochs() >= first)
         before_s, cores_s = time.perf_counter(), cpu_s()
         wait_for(lambda: epochs() >= first + EPOCHS)
-        self.seconds.append(time.perf_counter() - before_s)
-        self.cores.append(cpu_s() - cores_s)
+        self.rows_s.append(self.rows * EPOCHS / (time.perf_counter() - before_s))
+        self.cores_s.append((cpu_s() - cores_s) / EPOCHS)
 
 
-def _compared(spark: SparkEngine, place: Path, plan: PageLoad | JvmOnly, rows: int) -> tuple[Turns, Turns]:
+def _compared(spark: SparkEngine, place: Path, plan: PageLoad | JvmOnly, rows: int, form: Form) -> tuple[Turns, Turns]:
     source = sources.load(FLOOD)
     topology = plan.topology(source)
     by_hand = ByHand(spark.spark, place / "by-hand", source, plan.by_hand, rows)
     spark.submit(topology, paused=True)
     spark.set_read_limit(topology.name, rows)
     turns = Turns(rows), Turns(rows)
-    for number in range(TURNS + 1):
-        epochs = EPOCHS if number else WARM_UP
+    for number in range(form.turns + 1):
+        epochs = EPOCHS if number else form.warm_up
         spark.resume(topology.name)
         _turn(turns[0], lambda: spark._job(topology.name).epochs, number == 0, epochs)
         spark.pause(topology.name)
@@ -247,23 +261,23 @@ class ByHand:
 # -- the pace --------------------------------------------------------------------------------------------------------------------
 
 
-def _idle() -> tuple[float, float]:
+def _idle(form: Form) -> tuple[float, float]:
     """Cores that mostly idle jobs take, back to back and paced."""
     names = [f"idle-{number}" for number in range(IDLE_JOBS)]
     with engine(SparkSettings(slots=8)) as spark:
         for name in names:
             spark.submit(job(name, IDLE_INTENT, IDLE_RATE, Work(), 1, pace_s=0))
-        back_to_back = _cores(spark, names, 0.0)
-        paced = _cores(spark, names, first_pace_s(IDLE_INTENT, IDLE_S))
+        back_to_back = _cores(spark, names, 0.0, form)
+        paced = _cores(spark, names, IDLE_PACE_S, form)
     return back_to_back, paced
 
 
-def _cores(spark: SparkEngine, names: list[str], pace_s: float) -> float:
+def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: Form) -> float:
     changes = {name: JobAllocation({"in": 1, "work": 1}, pace_s) for name in names}
     spark.apply(Action(ActionKind.RELAX, None, changes, Cause("measured")))
-    wait_for(lambda: all(spark._job(name).epochs >= WARM_UP for name in names))
+    wait_for(lambda: all(spark._job(name).epochs >= form.warm_up for name in names))
     before_s, cores_s = time.time(), cpu_s()
-    time.sleep(IDLE_S)
+    time.sleep(form.idle_s)
     return (cpu_s() - cores_s) / (time.time() - before_s)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.bench import Figure, Result
+from headgate.bench import Figure, Result, repeated
 from headgate.bench.workload import ROWS, Work, engine, home, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
@@ -86,10 +86,8 @@ def measure() -> Result:
         restarted, restarted_rows = _restarted(spark, place / "restart")
     ratio = statistics.median(restarted) / statistics.median(live)
     figures = (
-        Figure("live: median until an epoch has the new lanes", statistics.median(live), "s"),
-        Figure("live: slowest", max(live), "s"),
-        Figure("stop and start: median", statistics.median(restarted), "s"),
-        Figure("stop and start: slowest", max(restarted), "s"),
+        repeated("live: until an epoch has the new lanes", live, "s"),
+        repeated("stop and start: until an epoch has the new lanes", restarted, "s"),
         Figure("changes of each kind", TIMES, ""),
         Figure("rows checked, live", live_rows[0], ""),
         Figure("rows checked, stop and start", restarted_rows[0], ""),

@@ -1,13 +1,14 @@
 """Other lanes for a keyed operator with a lot of state: between two epochs, against Spark's own way (stop, repartition, start).
 
 Spark ties state to the number of partitions it began with. Its own tool rewrites a stopped query's state for another number; the query
-is then started again. Here slices are grouped into other lanes, and no state moves. Files come in one by one; the delay is the time from
-the decision, with the next file there, to the output of that file.
+is then started again. Here slices are grouped into other lanes, and no state moves. Ours is put in place beforehand, Spark's own is filled
+by epochs. Files come in one by one, the next one right after the change; the delay goes from the decision to the output of that file.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,22 +25,33 @@ STATE_MB = 1024
 LANES = (1, 4, 2)
 FILLS = 16
 """Epochs that bring Spark's own state to its size."""
-SETTLE = 10
-"""Epochs before each change."""
 SETTINGS = SparkSettings(slots=4, driver_memory_mb=4096, retries=0)
 PATIENCE_S = 1800.0
 SHORTER = 20.0
 NAME = "rescale"
 
 
-def measure(state_mb: int = STATE_MB) -> Result:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How often lanes change."""
+
+    lanes: tuple[int, ...]
+    settle: int
+    """Epochs before each change."""
+
+
+SHORT, FULL = Form(LANES[:2], settle=6), Form(LANES, settle=10)
+"""Both with the same state: what Spark's own way takes grows with it."""
+
+
+def measure(full: bool = False, state_mb: int = STATE_MB) -> Result:
     """Seconds from the decision to the next output, both ways; and whether other lanes changed what was put out."""
-    keys = keys_of(state_mb)
-    live, rescaled = _live(keys, LANES)
-    _, steady = _live(keys, LANES[:1] * len(LANES))
-    restarted = _restarted(keys)
+    keys, form = keys_of(state_mb), FULL if full else SHORT
+    live, rescaled = _live(keys, form.lanes, form.settle)
+    _, steady = _live(keys, form.lanes[:1] * len(form.lanes), form.settle)
+    restarted = _restarted(keys, form.lanes, form.settle)
     figures = [Figure("state", state_mb, "MB"), Figure("keys", keys, "")]
-    for (before, after), here, there in zip(pairwise(LANES), live, restarted, strict=True):
+    for (before, after), here, there in zip(pairwise(form.lanes), live, restarted, strict=True):
         figures += [
             Figure(f"lanes {before} to {after}, live: delay until the next output", here, "s"),
             Figure(
@@ -57,20 +69,20 @@ def measure(state_mb: int = STATE_MB) -> Result:
     )
 
 
-def _live(keys: int, lanes: tuple[int, ...]) -> tuple[list[float], Outputs]:
+def _live(keys: int, lanes: tuple[int, ...], settle: int) -> tuple[list[float], Outputs]:
     """The delays of going from each number of lanes to the next, and all outputs."""
     outputs, delays = Outputs(), []
     with home() as place, engine(SETTINGS) as spark:
         feed = Feed(place / "in", keys, ahead=0)
         put_in_place(spark, NAME, keys)
         spark.submit(topology(NAME, feed.folder, outputs, lanes[0]))
-        done = _go_on(feed, outputs, SETTLE)
+        done = _go_on(feed, outputs, settle)
         for count in lanes[1:]:
             before_s = time.time()
             _change(spark, count)
             done = _go_on(feed, outputs, done + 1)
             delays.append(outputs.at_s[-1] - before_s)
-            done = _go_on(feed, outputs, done + SETTLE - 1)
+            done = _go_on(feed, outputs, done + settle - 1)
     return delays, outputs
 
 
@@ -88,13 +100,13 @@ def _change(spark: SparkEngine, lanes: int) -> None:
     spark.apply(Action(ActionKind.RECONFIGURE, NAME, {NAME: wanted}, Cause("measured")))
 
 
-def _restarted(keys: int) -> list[float]:
+def _restarted(keys: int, lanes: tuple[int, ...], settle: int) -> list[float]:
     outputs, delays = Outputs(), []
     with home() as place, engine(SETTINGS) as spark:
         feed = Feed(place / "in", keys, FILLS, ahead=0)
-        query = _started(spark, feed, place, LANES[0], outputs)
-        done = _go_on(feed, outputs, FILLS + SETTLE)
-        for partitions in LANES[1:]:
+        query = _started(spark, feed, place, lanes[0], outputs)
+        done = _go_on(feed, outputs, FILLS + settle)
+        for partitions in lanes[1:]:
             query.processAllAvailable()  # Spark refuses to repartition what it has not committed
             before_s = time.time()
             query.stop()
@@ -102,7 +114,7 @@ def _restarted(keys: int) -> list[float]:
             query = _started(spark, feed, place, partitions, outputs)
             done = _go_on(feed, outputs, done + 1)
             delays.append(outputs.at_s[-1] - before_s)
-            done = _go_on(feed, outputs, done + SETTLE - 1)
+            done = _go_on(feed, outputs, done + settle - 1)
         query.stop()
     return delays
 

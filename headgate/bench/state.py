@@ -23,7 +23,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.bench import Figure, Result
+from headgate.bench import Figure, Result, repeated
 from headgate.bench.keyed import some_keys
 from headgate.bench.workload import engine, home, wait_for
 from headgate.config import SparkSettings
@@ -38,8 +38,8 @@ PARTITIONS = (4, 16, 64)
 LANES, SLICES = 2, 64
 ROWS, FEW_ROWS = 1_000_000, 5_000
 """Rows of an epoch, and of one of Spark's Python ways."""
-EPOCHS, LEAST_EPOCHS, LONG_S = 40, 6, 40.0
-"""Every way runs for so long, whatever it gets done, but within so many epochs; the first half of them is to warm up."""
+EPOCHS, LEAST_EPOCHS = 40, 6
+"""Of each way; the first half of them is to warm up."""
 SLOTS, MEMORY_MB = 4, 3072
 PATIENCE_S = 900.0
 NATIVE, PYTHON = 2.5, 20.0
@@ -64,6 +64,18 @@ WORKLOADS = tuple(Workload(keys, skewed) for keys in (500_000, 5_000_000) for sk
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """What is measured, and how long."""
+
+    workloads: tuple[Workload, ...]
+    long_s: float
+    """Every way runs for so long, whatever it gets done, but within so many epochs."""
+
+
+SHORT, FULL = Form(WORKLOADS[:1], 14.0), Form(WORKLOADS, 40.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """One way, one workload."""
 
@@ -71,18 +83,20 @@ class Measured:
     memory_mb: float
 
 
-def measure(workloads: tuple[Workload, ...] = WORKLOADS) -> Result:
+def measure(full: bool = False) -> Result:
     """Rows per second and memory of every way for every workload."""
     figures: list[Figure] = []
     bars: list[Bar] = []
-    for workload in workloads:
-        found = _all_ways(workload)
-        for way, measured in found.items():
+    form = FULL if full else SHORT
+    for workload in form.workloads:
+        found = _all_ways(workload, form.long_s)
+        for way, each in found.items():
             figures += [
-                Figure(f"{workload.name}: {way}", measured.rows_s, "rows/s"),
-                Figure(f"{workload.name}: {way}, memory", measured.memory_mb, "MB"),
+                repeated(f"{workload.name}: {way}", [one.rows_s for one in each], "rows/s"),
+                repeated(f"{workload.name}: {way}, memory", [one.memory_mb for one in each], "MB"),
             ]
-        bars += _bars(workload, {way: measured.rows_s for way, measured in found.items()})
+        rates = {way: statistics.median(one.rows_s for one in each) for way, each in found.items()}
+        bars += _bars(workload, rates)
     return Result(tuple(figures), tuple(bars))
 
 
@@ -95,16 +109,18 @@ def _bars(workload: Workload, rows_s: Mapping[str, float]) -> list[Bar]:
     return bars
 
 
-def _all_ways(workload: Workload) -> dict[str, Measured]:
+def _all_ways(workload: Workload, long_s: float) -> dict[str, list[Measured]]:
+    """Headgate comes first and last, so that a machine which gets busier or quieter meanwhile shows in its spread."""
     with home() as place:
         many, few = place / "many", place / "few"
         write_files(many, workload, ROWS, filled=True)
-        found = {HEADGATE: _apart(HEADGATE, many, LANES)}
+        found = {HEADGATE: [_apart(HEADGATE, many, LANES, long_s)]}
         for partitions in PARTITIONS:
-            found[f"{AGGREGATION}, {partitions} partitions"] = _apart(AGGREGATION, many, partitions)
+            found[f"{AGGREGATION}, {partitions} partitions"] = [_apart(AGGREGATION, many, partitions, long_s)]
         if workload == WORKLOADS[0]:
             write_files(few, workload, FEW_ROWS, filled=False)
-            found |= {way: _apart(way, few, SLOTS) for way in PYTHON_WAYS}
+            found |= {way: [_apart(way, few, SLOTS, long_s)] for way in PYTHON_WAYS}
+        found[HEADGATE].append(_apart(HEADGATE, many, LANES, long_s))
     return found
 
 
@@ -121,9 +137,9 @@ def write_files(folder: Path, workload: Workload, rows: int, filled: bool) -> No
         time.sleep(0.01)
 
 
-def _apart(way: str, files: Path, parts: int) -> Measured:
+def _apart(way: str, files: Path, parts: int, long_s: float) -> Measured:
     """Measure in a process of its own."""
-    command = [sys.executable, "-m", "headgate.bench.state", way, str(files), str(parts)]
+    command = [sys.executable, "-m", "headgate.bench.state", way, str(files), str(parts), str(long_s)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
@@ -134,12 +150,12 @@ def _apart(way: str, files: Path, parts: int) -> Measured:
 # -- in that process ---------------------------------------------------------------------------------------------------------
 
 
-def measure_one(way: str, files: Path, parts: int) -> Measured:
+def measure_one(way: str, files: Path, parts: int, long_s: float) -> Measured:
     """One way: rows per second of the epochs after the warm-up, by the times of Spark's own commits."""
     rows = [pq.ParquetFile(path).metadata.num_rows for path in sorted(files.glob("*.parquet"))]
     with home() as place, engine(SparkSettings(slots=SLOTS, driver_memory_mb=MEMORY_MB, retries=0)) as spark:
         commits = _started(spark, way, files, parts, place)
-        wait_for(lambda: _is_enough(_commit_times(commits)) or _failed(spark), PATIENCE_S)
+        wait_for(lambda: _is_enough(_commit_times(commits), long_s) or _failed(spark), PATIENCE_S)
         memory_mb, at_s = _memory_mb(), _commit_times(commits)
     rates = [rows[epoch] / (at_s[epoch] - at_s[epoch - 1]) for epoch in range(len(at_s) // 2, len(at_s))]
     return Measured(statistics.median(rates), memory_mb)
@@ -151,8 +167,8 @@ def _commit_times(commits: Path) -> list[float]:
     return [file.stat().st_mtime for file in takewhile(Path.exists, files)]
 
 
-def _is_enough(at_s: list[float]) -> bool:
-    return len(at_s) == EPOCHS or (len(at_s) >= LEAST_EPOCHS and at_s[-1] - at_s[0] > LONG_S)
+def _is_enough(at_s: list[float], long_s: float) -> bool:
+    return len(at_s) == EPOCHS or (len(at_s) >= LEAST_EPOCHS and at_s[-1] - at_s[0] > long_s)
 
 
 def _started(spark: SparkEngine, way: str, files: Path, parts: int, place: Path) -> Path:
@@ -190,7 +206,8 @@ def _memory_mb() -> float:
 
 
 def _main(arguments: list[str]) -> Any:
-    print(json.dumps(asdict(measure_one(arguments[0], Path(arguments[1]), int(arguments[2])))))
+    way, files, parts, long_s = arguments
+    print(json.dumps(asdict(measure_one(way, Path(files), int(parts), float(long_s)))))
 
 
 if __name__ == "__main__":

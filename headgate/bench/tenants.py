@@ -13,21 +13,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.bench import Figure, Result
+from headgate.bench import Figure, Result, ratio
 from headgate.bench.workload import Work, engine, job, mean, satisfaction, watched
-from headgate.config import FAST, SparkSettings, settings_from
+from headgate.config import FAST, SparkSettings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.metrics import View
 from headgate.policies import policy_named
+from headgate.settings import settings_from
 from headgate.sim.bars import Bar
 from headgate.spark import sources
 from headgate.spark.topology import Topology
 
 SLOTS = 16
-WARM_UP_S = 60.0
-RUN_S = 200.0
-"""After the warm-up; the load triples half-way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How long each way takes."""
+
+    warm_up_s: float
+    run_s: float
+    """After the warm-up; the load triples half-way."""
+
+
+SHORT, FULL = Form(30.0, 50.0), Form(60.0, 200.0)
 SETTINGS = settings_from({**FAST, "window_s": 24.0})
 LANES, DEFAULT_LANES = 2, SLOTS
 URGENT, RELAXED, LOOK_UP = "urgent", "relaxed", "look-up"
@@ -64,6 +74,7 @@ class Course:
     views: list[View]
     actions: list[tuple[float, str]]
     begun_s: float
+    run_s: float
 
     @property
     def half(self) -> list[View]:
@@ -84,9 +95,9 @@ class Course:
         return mean(found)
 
 
-def topologies(way: Way) -> list[Topology]:
+def topologies(way: Way, form: Form) -> list[Topology]:
     """The ten jobs; the look-up needs four lanes or more and starts with one, unless defaults give it sixteen."""
-    tripled = sources.Steps([(0, 1000), (WARM_UP_S + RUN_S / 2, 3000)])
+    tripled = sources.Steps([(0, 1000), (form.warm_up_s + form.run_s / 2, 3000)])
     urgent = [
         job(f"{URGENT}-{number}", Intent(latency="1.5s", worth=100), tripled if number == 1 else 1000, Work(cpu_s=30e-6),
             way.lanes, way.pace_s)
@@ -101,27 +112,27 @@ def topologies(way: Way) -> list[Topology]:
     return [*urgent, *relaxed, look_up]
 
 
-def course(way: Way) -> Course:
+def course(way: Way, form: Form) -> Course:
     """Run the jobs one way from beginning to end."""
-    print(f"bench: {way.name}, {(WARM_UP_S + RUN_S) / 60:.0f} minutes", file=sys.stderr)
+    print(f"bench: {way.name}, {form.warm_up_s + form.run_s:.0f} s", file=sys.stderr)
     with engine(way.spark, way.extra) as spark:
         begun_s = time.time()
-        for topology in topologies(way):
+        for topology in topologies(way, form):
             spark.submit(topology)
         controller = Controller(spark, policy_named(way.policy, SETTINGS), None, SETTINGS)
-        warming_up = watched(controller, begun_s + WARM_UP_S - time.time())
-        rounds = watched(controller, RUN_S)
+        warming_up = watched(controller, begun_s + form.warm_up_s - time.time())
+        rounds = watched(controller, form.run_s)
     actions = [
         (view.at_s, decision.action.sentence)
         for view, decision in (*warming_up, *rounds)
         if decision.action is not None
     ]
-    return Course([view for view, _ in rounds], actions, begun_s + WARM_UP_S)
+    return Course([view for view, _ in rounds], actions, begun_s + form.warm_up_s, form.run_s)
 
 
-def measure(plot: Path | None = None) -> Result:
+def measure(plot: Path | None = None, full: bool = False) -> Result:
     """Satisfaction of the cluster and latency of the urgent jobs over the second half, each way."""
-    courses = {way.name: course(way) for way in WAYS}
+    courses = {way.name: course(way, FULL if full else SHORT) for way in WAYS}
     figures = [
         figure
         for name, found in courses.items()
@@ -143,11 +154,11 @@ def _bars(courses: Mapping[str, Course]) -> tuple[Bar, ...]:
     plain, fair, ours = (courses[way.name] for way in WAYS)
     return (
         Bar("headgate: satisfaction", ours.satisfaction(), ">=", 0.95),
-        Bar("headgate: satisfaction, times plain's", ours.satisfaction() / plain.satisfaction(), ">=", 2.0),
-        Bar("headgate: satisfaction, times fair's", ours.satisfaction() / fair.satisfaction(), ">=", 1.5),
+        Bar("headgate: satisfaction, times plain's", ratio(ours.satisfaction(), plain.satisfaction()), ">=", 2.0),
+        Bar("headgate: satisfaction, times fair's", ratio(ours.satisfaction(), fair.satisfaction()), ">=", 1.5),
         Bar(
             "urgent jobs' latency, times lower than plain's",
-            plain.latency_s(URGENT) / ours.latency_s(URGENT),
+            ratio(plain.latency_s(URGENT), ours.latency_s(URGENT)),
             ">=",
             4.0,
         ),
@@ -174,7 +185,7 @@ def draw(courses: Mapping[str, Course], path: Path) -> None:
         panel.axhline(intent_s, color="grey", linestyle=":")
         panel.set(ylabel=f"{kind}, s", yscale="log")
     for panel in (top, *panels):
-        panel.axvline(RUN_S / 2, color="grey", linewidth=0.8)
+        panel.axvline(courses["headgate"].run_s / 2, color="grey", linewidth=0.8)
     for at_s, _ in courses["headgate"].actions:
         top.axvline(at_s - courses["headgate"].begun_s, color="C2", linewidth=0.5, alpha=0.5)
     panels[-1].set(xlabel="seconds")

@@ -5,27 +5,36 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import click
 
 import headgate
 from headgate.cli import bench, cluster, journal, reference, simulate, state
-from headgate.errors import HeadgateError
+from headgate.cli.output import complain
+from headgate.errors import EngineLostError, HeadgateError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """What a shell reports after Ctrl-C, and for a program whose reader has gone."""
 
 TOGETHER: Mapping[tuple[str, ...], str] = {
-    ("pause", "resume"): "Stop a job after its epoch, or let it go on.",
-    ("share", "limit"): "Weight a job against the others, or limit what it reads.",
-    ("settings", "rules"): "List every setting, or the scheduler's rules.",
+    ("pause", "resume"): "Stop a job after its epoch, or continue it.",
+    ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
+    ("share", "limit"): "Set the weight of a job, or its read limit.",
+    ("settings", "rules"): "List every setting, or the rules of the scheduler.",
 }
 """Commands that share a line of the help."""
 
 
 def main() -> None:
     """Entry point: run a command and leave with its exit code."""
-    sys.exit(run_command(sys.argv[1:]))
+    code = run_command(sys.argv[1:])
+    if code == EngineLostError.exit_code:
+        # Threads that wait for a Spark that is gone would keep the process, and whoever starts it again, waiting.
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -56,7 +65,7 @@ def _leave_stdout() -> None:
 
 
 def _tell(sentence: str, code: int) -> int:
-    print(f"headgate: {' '.join(sentence.split())}", file=sys.stderr)
+    complain(sentence)
     return code
 
 
@@ -82,7 +91,7 @@ class Commands(click.Group):
 @click.version_option(headgate.__version__, prog_name="headgate", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Share one cluster among many streaming jobs, by intent."""
+    """Share one Spark cluster among many streaming jobs, by intent."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

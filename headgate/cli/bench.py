@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import RenderableType
@@ -15,6 +15,7 @@ from headgate.bench import NAMES
 from headgate.cli.output import as_json, console_of_stdout, opened, plain_table, show, show_json, time_of_day, verbatim
 from headgate.cli.simulate import check_picture
 from headgate.core.quantities import show_seconds
+from headgate.errors import InputError
 from headgate.screen import Screen
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ DEMO_HOME = Path(".headgate/demo")
 
 @click.command(short_help="Watch three tenants share an embedded Spark.")
 def demo() -> None:
-    """Run three tenants on an embedded Spark, break one of them, and watch; then the same without control. Takes 4 minutes."""
+    """Run three tenants on an embedded Spark and triple the load of one, first with control, then without; takes 4 minutes."""
     from headgate import demo as demonstration
 
     shutil.rmtree(DEMO_HOME, ignore_errors=True)
@@ -83,25 +84,95 @@ def _next_commands(controlled: Course, journal: Path) -> Iterator[RenderableType
 
 # -- benchmarks ------------------------------------------------------------------------------------------------------------------
 
+ALL = "all"
 
-@click.command(epilog="NAME is one of: " + ", ".join(NAMES) + ".", short_help="Measure what it costs and gains.")
+
+@click.command(
+    epilog=f"NAME is one of: {', '.join(NAMES)}; or {ALL}.", short_help="Measure what Headgate costs and gains."
+)
 @click.argument("name", metavar="NAME")
-@click.option("--plot", metavar="FILE", help="Draw what happened, where there is something to draw (.png, .svg, .pdf).")
+@click.option("--full", is_flag=True, help="Run the long form of a benchmark that has one.")
+@click.option(
+    "--plot", metavar="FILE", help="Draw the result to this file, where there is one to draw (.png, .svg, .pdf)."
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    metavar="N",
+    help="chaos: duration of the run in minutes.",
+)
+@click.option("--seed", type=int, metavar="N", help="chaos: seed of the faults; the same seed repeats the same faults.")
 @as_json
-def bench(name: str, plot: str | None, json_too: bool) -> None:
-    """Measure something, side by side with what it is compared with; takes up to a quarter of an hour."""
+def bench(name: str, full: bool, plot: str | None, minutes: float | None, seed: int | None, json_too: bool) -> int:
+    """Measure Headgate and its baseline in one run; takes up to five minutes. The exit code is 1 if a bar does not hold.
+
+    "all" runs every benchmark in an hour, writes the results to a dated file in out/bench, and compares them with the last results.
+    """
+    if name == ALL:
+        return _bench_all(full, plot, json_too)
     from dataclasses import asdict
 
     from headgate.bench import bench as measure
     from headgate.sim import report
 
     check_picture(plot)
-    result = measure(name, Path(plot) if plot is not None else None)
-    rows = [(figure.name, report.figure(figure.value), figure.unit) for figure in result.figures]
-    show(plain_table(("measured", "value", "unit"), rows), "", report.bars_table(result.bars))
+    result = measure(name, Path(plot) if plot is not None else None, full, minutes=minutes, seed=seed)
+    rows = [
+        (figure.name, report.figure(figure.value), _spread(figure.low, figure.high), figure.unit)
+        for figure in result.figures
+    ]
+    show(plain_table(("measured", "value", "spread", "unit"), rows), "", report.bars_table(result.bars))
+    show(*map(verbatim, result.notes))
     if json_too:
         bars = [report.bar_summary(bar) for bar in result.bars]
-        show_json({"bench": name, "figures": [asdict(figure) for figure in result.figures], "bars": bars})
+        figures = [asdict(figure) for figure in result.figures]
+        show_json({"bench": name, "figures": figures, "bars": bars, "notes": list(result.notes)})
+    return 0 if all(bar.holds for bar in result.bars) else 1
+
+
+def _spread(low: float | None, high: float | None) -> str:
+    """Least and greatest; nothing for what was measured once."""
+    from headgate.sim import report
+
+    return "" if low is None or high is None else f"{report.figure(low)} – {report.figure(high)}"
+
+
+def _bench_all(full: bool, plot: str | None, json_too: bool) -> int:
+    from datetime import datetime
+
+    from headgate.bench import record
+
+    if plot is not None:
+        raise InputError("all benchmarks together have nothing to draw; leave out --plot, or name one of them")
+    before = record.newest(full)
+    begun = datetime.now()
+    results = []
+    for found in record.all_measured(full):
+        results.append(found)
+        show(*_outcome(found))
+    now = record.recorded(results, full, begun)
+    path = record.write(now)
+    show("", plain_table(record.COLUMNS, [_compared(*row) for row in record.compared(now, before)]), "")
+    show(verbatim(f"The results are in {path}." + (f" Before: {before['at']}." if before is not None else "")))
+    if json_too:
+        show_json(now)
+    return 0 if record.all_hold(now) else 1
+
+
+def _outcome(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """What one of all benchmarks came to, as it ends."""
+    held = sum(bar["holds"] for bar in found["bars"])
+    yield verbatim(f"{found['bench']}: {held} of {len(found['bars'])} bars hold, {show_seconds(found['took_s'])}")
+    yield from (verbatim(f"  {note}") for note in found["notes"])
+
+
+def _compared(
+    name: str, title: str, bar: str, before: float | None, now: float | None, change: float | None, holds: bool
+) -> tuple[str, ...]:
+    from headgate.sim import report
+
+    changed = "" if change is None else f"{100 * change:+.0f} %"
+    return name, title, bar, report.figure(before), report.figure(now), changed, "yes" if holds else "NO"
 
 
 COMMANDS = (bench, demo)

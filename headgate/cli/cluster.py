@@ -1,28 +1,34 @@
-"""`headgate run`, and the commands that change what it runs: submit, intent, pause, resume, remove, share, limit."""
+"""`headgate run`, and the commands that change what it runs: submit, intent, pause, resume, remove, restore, share, limit."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import RenderableType
 
-from headgate import config
-from headgate.cli.output import as_json, console_of_stdout, home_option, pairs, plain_table, show, verbatim
+from headgate.cli.output import as_json, complain, console_of_stdout, home_option, pairs, plain_table, show, verbatim
+from headgate.config import FAST, FAST_HOSTS
 from headgate.core.quantities import choice, seconds, show_seconds
 from headgate.errors import InputError
+from headgate.settings import all_settings_from
 
 if TYPE_CHECKING:
-    from headgate.config import RunSettings, Settings, SparkSettings
+    from headgate.config import Settings, SparkSettings
     from headgate.core.provision import Terms
     from headgate.ports import Jobs
     from headgate.server.client import Client
+    from headgate.server.home import Home
+    from headgate.server.removed import RemovedJob
     from headgate.server.run import Plan
     from headgate.server.status import JobStatus, Summary
+    from headgate.server.supervise import Life
+    from headgate.settings import RunSettings
     from headgate.spark.jobfile import ClusterFile
     from headgate.userpolicies import Guarded
 
@@ -31,7 +37,11 @@ NONE = "none"
 LOCAL = "local"
 
 param_option = click.option(
-    "--param", "params", metavar="NAME=VALUE", multiple=True, help="Give a job file's topology() this parameter."
+    "--param",
+    "params",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Pass this argument to topology() of a job file; may be repeated.",
 )
 
 # -- run ---------------------------------------------------------------------------------------------------------------
@@ -40,48 +50,88 @@ param_option = click.option(
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1)
 @home_option
-@click.option("--master", metavar="URL", help="Run on this Spark cluster [default: embedded].")
-@click.option("--hosts", metavar="local:N", help="Lease up to N hosts of this machine, as intents are worth it.")
-@click.option("--slots", metavar="N", help="Embedded Spark: tasks that run at once.")
-@click.option("--fast", is_flag=True, help="A quicker loop, for a small machine.")
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
+@click.option("--master", metavar="URL", help="Run on this Spark cluster [default: embedded Spark].")
+@click.option(
+    "--hosts",
+    metavar="local:N",
+    help="Lease up to N hosts of this machine, when the utility gained is worth the price.",
+)
+@click.option("--slots", metavar="N", help="Embedded Spark: tasks of all jobs that run at once.")
+@click.option("--fast", is_flag=True, help="Run the loop every 2 s instead of 10 s, for small machines and trials.")
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting; `headgate settings` lists them."
+)
 @param_option
 @click.option(
-    "--policy", metavar="P", default="headgate", show_default=True, help="headgate, lanes-only, static or threshold."
+    "--policy",
+    metavar="P",
+    default="headgate",
+    show_default=True,
+    help="Who decides: headgate, lanes-only, static or threshold.",
 )
-@click.option("--observe-only", is_flag=True, help="Decide, but carry nothing out.")
-@click.option("--for", "duration", metavar="DURATION", help="Stop after this time, such as 10m.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of the API [default: any].")
+@click.option("--observe-only", is_flag=True, help="Record decisions, but apply none.")
+@click.option("--for", "duration", metavar="DURATION", help="Stop the service after this time, such as 10m.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of the API [default: any free port]."
+)
+@click.option(
+    "--no-restart", is_flag=True, help="Exit with 75 when Spark is lost, instead of restarting it and all jobs."
+)
 @as_json
 def run(
     files: tuple[str, ...], home: str, master: str | None, hosts: str | None, slots: str | None, fast: bool,
-    settings: tuple[str, ...], params: tuple[str, ...], policy: str, observe_only: bool, duration: str | None, port: int, json_too: bool,
+    settings: tuple[str, ...], params: tuple[str, ...], policy: str, observe_only: bool, duration: str | None, port: int,
+    no_restart: bool, json_too: bool,
 ) -> None:  # fmt: skip
     """Run jobs on Spark, each held to its intent.
 
-    A FILE is a job file (.py) or a cluster file (.toml). Without one, the jobs that ran here last run again.
+    FILE is a job file (.py) or a cluster file (.toml). Without FILE, the jobs that ran last in this home run again.
     """
     from headgate.server.home import Home
-    from headgate.server.run import Plan
-    from headgate.server.service import Loop
 
     read = _read(files, params)
     for_s = None if duration is None else seconds(duration, "--for")
-    every = config.all_settings_from(_values(read, fast, slots, settings))
+    every = all_settings_from(_values(read, fast, slots, settings))
     choice(policy, "--policy", POLICIES)
     if hosts is not None and master is not None:
         raise InputError("--hosts leases hosts for a Spark of its own; take out --master, or --hosts")
-    plan = Plan(
-        home=Home(Path(home)),
-        requests=[request for file in read for request in file.jobs],
-        loop=Loop(every.loop, policy, observe_only, _user_policies(read, every.loop), _webhook(read)),
-        spark=every.spark,
-        master=master,
-        port=port,
-        for_s=for_s,
-        hosts=None if hosts is None else _terms(hosts, every),
-    )
-    _run(plan, json_too)
+    terms = None if hosts is None else _terms(hosts, every)
+    place = Home(Path(home))
+    with place.held():
+        life = _life(place, every, for_s, no_restart)
+        # From here on in the process of the service: its parent stays small, and has no threads.
+        from headgate.server.run import Plan
+        from headgate.server.service import Loop
+
+        plan = Plan(
+            home=place,
+            requests=[request for file in read for request in file.jobs],
+            loop=Loop(every.loop, policy, observe_only, _user_policies(read, every.loop), _webhook(read)),
+            spark=every.spark,
+            master=master,
+            port=port,
+            for_s=for_s,
+            hosts=terms,
+            service=every.service,
+            life=life,
+        )
+        _run(plan, json_too)
+
+
+def _life(home: Home, every: RunSettings, for_s: float | None, no_restart: bool) -> Life:
+    """The life of a service, in its process; its parent exits here as the last one did."""
+    from headgate.server.supervise import Life, Supervisor, can_supervise
+
+    if no_restart or not can_supervise():
+        return Life()
+    life = Supervisor(every.service, for_s, complain).run()
+    if isinstance(life, Life):
+        return life
+    if life != 0:
+        from headgate.server.run import release_left_hosts
+
+        release_left_hosts(home)
+    raise SystemExit(life)  # the service has printed all that there is to say
 
 
 def _terms(hosts: str, every: RunSettings) -> Terms:
@@ -101,11 +151,11 @@ def _terms(hosts: str, every: RunSettings) -> Terms:
 def _run(plan: Plan, json_too: bool) -> None:
     import msgspec
 
-    from headgate.cli.live import ServiceScreen
+    from headgate.cli.live import ServiceScreen, Steadfast
     from headgate.server.run import run as run_service
 
     with ServiceScreen(console_of_stdout(), plan.loop.settings.round_s) as screen:
-        done = run_service(plan, open_engine, screen)
+        done = run_service(plan, open_engine, Steadfast(screen, complain))
     show(*_summary(done))
     if json_too:
         click.echo(msgspec.json.encode(done).decode())
@@ -135,7 +185,7 @@ def _user_policies(read: Sequence[ClusterFile], settings: Settings) -> dict[str,
 
     found: dict[str, Guarded] = {}
     for file in read:
-        found |= guarded(file.user_policies, file.directory, settings.policy_patience_s)
+        found |= guarded(file.user_policies, file.directory, settings.policy_patience_s, start_wait_s=0.0)
     return found
 
 
@@ -163,7 +213,7 @@ def _values(read: Sequence[ClusterFile], fast: bool, slots: str | None, settings
     """What was said last and closest counts: the files, then `--fast`, then single settings."""
     of_files = {name: value for file in read for name, value in file.settings.items()}
     of_slots = {} if slots is None else {"slots": slots}
-    return {**of_files, **({**config.FAST, **config.FAST_HOSTS} if fast else {}), **of_slots, **pairs(settings)}
+    return {**of_files, **({**FAST, **FAST_HOSTS} if fast else {}), **of_slots, **pairs(settings)}
 
 
 def _summary(done: Summary) -> Iterator[RenderableType]:
@@ -200,11 +250,11 @@ def _client(home: str) -> Client:
 
 @click.command()
 @click.argument("file")
-@click.option("--name", metavar="NAME", help="Run it under this name.")
+@click.option("--name", metavar="NAME", help="Run the job under this name.")
 @param_option
 @home_option
 def submit(file: str, name: str | None, params: tuple[str, ...], home: str) -> None:
-    """Add the jobs of a file to the service that runs."""
+    """Add the jobs of a file to the running service."""
     import dataclasses
 
     (read,) = _read([file], params)
@@ -218,16 +268,20 @@ def submit(file: str, name: str | None, params: tuple[str, ...], home: str) -> N
         click.echo(f"submitted: {client.submit(named)}")
 
 
-@click.command(short_help="Change what a job needs.")
+@click.command(short_help="Change the intent of a job.")
 @click.argument("job")
-@click.option("--latency", metavar="TIME", help="Results within this time, such as 2s.")
-@click.option("--juice", metavar="SHARE", help="Share of the input to keep up with, such as 0.95.")
-@click.option("--worth", metavar="POINTS", help="What meeting it is worth.")
-@click.option("--percentile", metavar="P", help="Which percentile of the latency is meant.")
-@click.option("--policy", metavar="P", help="Let the job regulate itself, such as provision or throughput:500/s.")
+@click.option("--latency", metavar="TIME", help="Latency goal, such as 2s.")
+@click.option("--juice", metavar="SHARE", help="Share of the input that the job must keep up with, such as 0.95.")
+@click.option("--worth", metavar="POINTS", help="Points for meeting the intent.")
+@click.option(
+    "--percentile", metavar="P", help="Percentile that the latency goal applies to, such as 99; the mean without it."
+)
+@click.option(
+    "--policy", metavar="P", help="Let the job regulate itself: provision, throughput:500/s or a user policy."
+)
 @home_option
 def intent(job: str, home: str, **given: str | None) -> None:
-    """Change what a job needs; what is not named stays, "none" takes a goal away."""
+    """Change the intent of a job; goals that are not named stay, "none" removes a goal."""
     fields = {name: _field(text) for name, text in given.items() if text is not None}
     if not fields:
         raise InputError(f"what should change? give {', '.join(f'--{name}' for name in given)}, or some of them")
@@ -251,7 +305,7 @@ def _field(text: str) -> float | str | None:
 @click.argument("job")
 @home_option
 def pause(job: str, home: str) -> None:
-    """Stop a job after its epoch, until it is resumed."""
+    """Stop a job after the epoch in flight, until `headgate resume`."""
     _client(home).pause(job)
     click.echo(f"paused: {job}")
 
@@ -260,7 +314,7 @@ def pause(job: str, home: str) -> None:
 @click.argument("job")
 @home_option
 def resume(job: str, home: str) -> None:
-    """Let a job go on that was paused, or that failed."""
+    """Continue a paused job, or try a failed job again."""
     _client(home).resume(job)
     click.echo(f"resumed: {job}")
 
@@ -269,9 +323,40 @@ def resume(job: str, home: str) -> None:
 @click.argument("job")
 @home_option
 def remove(job: str, home: str) -> None:
-    """Stop a job after its epoch, and forget it."""
+    """Stop a job after the epoch in flight and remove it; `headgate restore` brings it back within `keep_removed_h` hours."""
     note = _client(home).remove(job)
     click.echo(f"removed: {job}" + (f"; {note}" if note else ""))
+
+
+@click.command()
+@home_option
+@as_json
+def removed(home: str, json_too: bool) -> None:
+    """List removed jobs that can be restored, with their size and the time of their deletion."""
+    import msgspec
+
+    found = _client(home).removed()
+    if json_too:
+        click.echo(msgspec.json.encode(found).decode())
+    elif found:
+        show(plain_table(("job", "removed at", "size", "deleted at"), [_removed_row(one) for one in found]))
+    else:
+        click.echo("there is no removed job")
+
+
+def _removed_row(one: RemovedJob) -> tuple[str, ...]:
+    deleted = datetime.fromtimestamp(one.deleted_s).astimezone()
+    return one.name, one.at, f"{one.bytes / 1e6:,.1f} MB", f"{deleted:%Y-%m-%d %H:%M}"
+
+
+@click.command()
+@click.argument("job")
+@click.option("--at", metavar="TIME", help="Restore the removal of this time, as `headgate removed` lists it.")
+@home_option
+def restore(job: str, at: str | None, home: str) -> None:
+    """Continue a removed job where it stopped."""
+    _client(home).restore(job, at)
+    click.echo(f"restored: {job}")
 
 
 @click.command()
@@ -279,7 +364,7 @@ def remove(job: str, home: str) -> None:
 @click.argument("share", metavar="N")
 @home_option
 def share(job: str, share: str, home: str) -> None:
-    """Set a job's weight when slots are short."""
+    """Set the weight of a job when slots are short, 1 to 10."""
     _client(home).change(job, {"share": _field(share)})
     click.echo(f"{job}: share {share}")
 
@@ -289,9 +374,9 @@ def share(job: str, share: str, home: str) -> None:
 @click.argument("rows", metavar="ROWS")
 @home_option
 def limit(job: str, rows: str, home: str) -> None:
-    """Set how many rows an epoch of a job reads at most; "none" is as the settings say."""
+    """Set the maximum number of rows that an epoch of a job reads; "none" returns to the settings."""
     _client(home).change(job, {"read_limit": _field(rows)})
     click.echo(f"{job}: {'no read limit of its own' if _field(rows) is None else f'at most {rows} rows per epoch'}")
 
 
-COMMANDS = (run, submit, intent, pause, resume, remove, share, limit)
+COMMANDS = (run, submit, intent, pause, resume, remove, removed, restore, share, limit)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import RenderableType
+from rich.text import Text
 
 from headgate.cli.output import (
     as_json,
     by_the_clock,
     clock_time,
+    complain,
     home_option,
     plain_table,
     show,
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
     from headgate.server.status import ActionStatus, JobStatus, LeasesStatus, Status
 
 SHOWN_ACTIONS = 5
+TROUBLE = 3
+"""Exit code of `headgate status` when a person should look."""
 BILL_KEY = "bill"
 """Where a journal has the bill of leased hosts, in words."""
 
-journal_option = click.option(
-    "--journal", metavar="FILE", help="Read this record of a control loop, whether or not a service runs."
-)
+journal_option = click.option("--journal", metavar="FILE", help="Read this journal, whether or not a service runs.")
 
 
 @contextmanager
@@ -80,7 +82,7 @@ def _journal_in(home: str) -> str:
 @journal_option
 @as_json
 def explain(job: str, home: str, journal: str | None, json_too: bool) -> None:
-    """Tell what happened to a job, and why."""
+    """Show what happened to a job or a host, and why."""
     from headgate import explain as explaining
 
     lines, about = _story(job, home, journal)
@@ -118,19 +120,28 @@ def _live_story(job: str, home: str) -> tuple[list[Line], Mapping[str, str]] | N
 @home_option
 @journal_option
 @as_json
-def status(home: str, journal: str | None, json_too: bool) -> None:
-    """Show the jobs as they are now, or the last recorded round."""
-    raw = _live_status(home) if journal is None else None
+def status(home: str, journal: str | None, json_too: bool) -> int:
+    """Show the jobs as they are now, or the last recorded round.
+
+    Exits with 3 if a job is failed or retrying, if readings are stale, or if no control loop runs.
+    """
+    if journal is not None:
+        _show_recorded(journal, json_too)
+        return 0
+    raw = _live_status(home)
     if raw is None:
-        _show_recorded(journal or _journal_in(home), json_too)
-    elif json_too:
+        _show_recorded(_journal_in(home), json_too, stopped=True)
+        return TROUBLE
+    import msgspec
+
+    from headgate.server.status import Status
+
+    found = msgspec.json.decode(raw, type=Status)
+    if json_too:
         click.echo(raw.decode())
     else:
-        import msgspec
-
-        from headgate.server.status import Status
-
-        show(*live_status(msgspec.json.decode(raw, type=Status)))
+        show(*live_status(found))
+    return TROUBLE if found.problem else 0
 
 
 def _live_status(home: str) -> bytes | None:
@@ -143,7 +154,7 @@ def _live_status(home: str) -> bytes | None:
         return None
 
 
-def _show_recorded(journal: str, json_too: bool) -> None:
+def _show_recorded(journal: str, json_too: bool, stopped: bool = False) -> None:
     import msgspec
 
     with _existing(journal) as opened:
@@ -155,15 +166,22 @@ def _show_recorded(journal: str, json_too: bool) -> None:
     if json_too:
         click.echo(msgspec.json.encode(last[0]).decode())
         return
-    show(*_recorded(last[0], about))
+    if stopped and by_the_clock(about):
+        complain("no service runs here; this is its last round")
+        show(*_recorded(last[0], about, "stopped"))
+    else:
+        show(*_recorded(last[0], about))
 
 
-def _recorded(record: RoundRecord, about: Mapping[str, str]) -> Iterator[RenderableType]:
+def _recorded(record: RoundRecord, about: Mapping[str, str], note: str = "") -> Iterator[RenderableType]:
+    """A round of a journal; with a note, what it says about the jobs does not hold any more."""
+    import dataclasses
+
     from headgate import screen
 
     clock = clock_time(record.at_s) if by_the_clock(about) else since_start(record.at_s)
-    yield screen.headline(screen.Cluster(record.score, record.max_score), record.phase, (), clock)
-    yield from screen.jobs_table(screen.rows_of_round(record))
+    yield screen.headline(screen.Cluster(record.score, record.max_score), note or record.phase, (), clock)
+    yield from screen.jobs_table([dataclasses.replace(row, note=note) for row in screen.rows_of_round(record)])
     if record.decision != record.phase:
         yield verbatim(f" {record.decision}")
     yield from screen.advice_lines(record.advice)
@@ -177,12 +195,15 @@ def live_status(status: Status) -> Iterator[RenderableType]:
 
     clock = clock_time(status.at_s) if status.at_s is not None else "no round yet"
     yield screen.headline(_cluster(status), status.phase, (), clock)
+    yield verbatim(f" {status.headline}")
     running = {name: job for name, job in status.jobs.items() if job.state == "running"}
     if running:
         yield from screen.jobs_table([_row(name, job) for name, job in running.items()])
     for name, job in status.jobs.items():
         if name not in running:
             yield verbatim(f" {name}  {job.state}{f': {job.reason}' if job.reason else ''}")
+    if status.problem:
+        yield Text(f" problem: {status.problem}", "red")
     if status.decision and status.decision != status.phase:
         yield verbatim(f" {status.decision}")
     for action in status.actions[-SHOWN_ACTIONS:]:
@@ -200,7 +221,7 @@ def leases_shown(leases: LeasesStatus) -> Iterator[RenderableType]:
     ]
     yield plain_table(("host", "address", "is", "paid for"), rows)
     yield verbatim(f" {leases.bill.sentence()}; {leases.spending_per_hour:.4g} an hour now")
-    by_job = {**leases.bill.cost_by_job, "nobody": leases.bill.cost - sum(leases.bill.cost_by_job.values())}
+    by_job = {**leases.bill.cost_by_job, "idle": leases.bill.cost - sum(leases.bill.cost_by_job.values())}
     yield verbatim(" by use: " + ", ".join(f"{job} {cost:.3g}" for job, cost in by_job.items()))
     for note in leases.notes[-SHOWN_ACTIONS:]:
         yield verbatim(f" {time_of_day(note.at_s)}  {note.host or 'hosts'}: {note.text}")
@@ -232,6 +253,8 @@ def _row(name: str, job: JobStatus) -> Row:
         juice_missed=job.met is False and short,
         lanes=sum(job.lanes.values()),
         pace_s=job.pace_s,
+        note="stale" if job.stale else "",
+        age_s=job.age_s,
     )
 
 

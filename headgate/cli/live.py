@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -11,7 +13,7 @@ from headgate.cli.output import time_of_day
 from headgate.core.metrics import View
 from headgate.core.model import Action
 from headgate.ports import JobPhase, JobState
-from headgate.screen import SPARK_CELLS, Screen, table, thinned
+from headgate.screen import SPARK_CELLS, Screen, intents_met, table, thinned
 
 STYLES: Mapping[JobPhase, str] = {JobPhase.FAILED: "red", JobPhase.RETRYING: "yellow"}
 ROUNDS_PER_LINE = 10
@@ -34,6 +36,11 @@ class ServiceScreen(Screen):
         line = f"{time_of_day(at_s)}  {job or 'headgate'}: {text}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def _jobs_line(self, view: View) -> str:
+        wanted = [state for state in self._states.values() if state.phase is not JobPhase.PAUSED]
+        others = Counter(state.phase.value for state in self._states.values() if state.phase is not JobPhase.RUNNING)
+        return intents_met(sum(job.met is True for job in view.jobs.values()), len(wanted), others)
+
     def _picture(self, view: View, phase: str) -> RenderableType:
         stopped = list(_stopped(self._states))
         recent = thinned(self._history, SPARK_CELLS)
@@ -46,3 +53,35 @@ def _stopped(states: Mapping[str, JobState]) -> Iterable[Text]:
         if state.phase is not JobPhase.RUNNING:
             told = f" {name}  {state.phase.value}{f': {state.reason}' if state.reason else ''}"
             yield Text(told, STYLES.get(state.phase, "dim"), no_wrap=True, overflow="ellipsis")
+
+
+class Steadfast:
+    """A watcher whose output may be full: what cannot be written is lost, jobs go on, and standard error says so once.
+
+    Output that was closed still ends the service: no reader is left.
+    """
+
+    def __init__(self, screen: ServiceScreen, complain: Callable[[str], None]) -> None:
+        self._screen, self._complain = screen, complain
+        self._complained = False
+
+    def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
+        """One turn of the loop is done."""
+        with self._tried():
+            self._screen.round(view, phase, action, states)
+
+    def tell(self, at_s: float, job: str, text: str) -> None:
+        """Something happened to a job, or to the service if it is empty."""
+        with self._tried():
+            self._screen.tell(at_s, job, text)
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if not self._complained:
+                self._complain(f"the output cannot be written ({error.strerror or error}); the jobs go on without it")
+            self._complained = True

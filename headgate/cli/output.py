@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 140
 """Width of tables where no terminal says how wide it is."""
 
-as_json = click.option("--json", "json_too", is_flag=True, help="End with one line of JSON.")
+as_json = click.option("--json", "json_too", is_flag=True, help="Print one line of JSON at the end.")
 home_option = click.option(
-    "--home", metavar="DIR", default=".headgate", show_default=True, help="Where the service keeps its files."
+    "--home", metavar="DIR", default=".headgate", show_default=True, help="Directory of the service's files."
 )
 
 
@@ -42,6 +43,12 @@ def show(*parts: RenderableType) -> None:
     for part in parts:
         # A sentence goes on one line where nobody reads it on a terminal, so that it can be searched for.
         console.print(part, soft_wrap=isinstance(part, str | Text) and not console.is_terminal)
+
+
+def complain(sentence: str) -> None:
+    """One line on standard error."""
+    with suppress(OSError):  # the reader may have gone
+        print(f"headgate: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
 
 
 def verbatim(text: str) -> Text:

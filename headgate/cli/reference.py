@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import click
 
-from headgate import config
 from headgate.cli.output import plain_table, show
+from headgate.settings import KINDS, describe, reference
 
 
 @click.command()
-@click.option("--markdown", is_flag=True, help="Print the reference page.")
+@click.option("--markdown", is_flag=True, help="Print the tables as Markdown.")
 def settings(markdown: bool) -> None:
-    """List every setting: default, unit, meaning."""
+    """List every setting with its default, unit and meaning."""
     if markdown:
-        click.echo(config.reference(), nl=False)
+        click.echo(reference(), nl=False)
         return
-    described = [row for kind in config.KINDS.values() for row in config.describe(kind)]
+    described = [row for kind in KINDS.values() for row in describe(kind)]
     rows = [(row["name"], str(row["default"]), row["unit"], row["text"]) for row in described]
     show(plain_table(("setting", "default", "unit", "meaning"), rows))
 
 
 @click.command()
 def rules() -> None:
-    """Print the scheduler's table of rules."""
+    """Print the rules of the scheduler as a table."""
     from headgate.core.scheduler import transition_table
 
     click.echo(transition_table(), nl=False)

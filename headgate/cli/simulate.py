@@ -43,26 +43,38 @@ PICTURE_S = 0.1
 
 @click.command(short_help="Run a scenario on the simulator.")
 @click.argument("scenario", metavar="NAME|FILE")
-@click.option("--policy", "policies", metavar="P[,P...]", multiple=True, help="Run these policies; may be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of all randomness [default: 0].")
 @click.option(
-    "--seeds", type=click.IntRange(min=1), metavar="N", help="Run so many seeds, from --seed on, and show the spread."
+    "--policy",
+    "policies",
+    metavar="P[,P...]",
+    multiple=True,
+    help="Run these policies in place of those of the scenario; may be repeated.",
 )
-@click.option("--trace", metavar="CSV", help="Let every load follow this trace (timestamp, rows).")
-@click.option("--hours", type=float, metavar="H", help="Simulate for so long.")
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting.")
-@click.option("--plot", metavar="FILE", help="Draw what happened (.png, .svg, .pdf).")
-@click.option("--journal", metavar="FILE", help="Record the first policy's rounds here; go on if it has some.")
-@click.option("--observe-only", is_flag=True, help="Decide, but carry nothing out.")
-@click.option("--watch", is_flag=True, help="Show the cluster live, for about a minute.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if a bar does not hold.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the simulation [default: 0].")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), metavar="N", help="Run N seeds, from --seed on, and show the spread."
+)
+@click.option("--trace", metavar="CSV", help="Give every load the shape of this trace (timestamp, rows).")
+@click.option("--hours", type=float, metavar="H", help="Simulate this many hours.")
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting; `headgate settings` lists them."
+)
+@click.option("--plot", metavar="FILE", help="Draw the result to this file (.png, .svg, .pdf).")
+@click.option(
+    "--journal",
+    metavar="FILE",
+    help="Record the rounds of the first policy here; continue from a journal that has rounds.",
+)
+@click.option("--observe-only", is_flag=True, help="Record decisions, but apply none.")
+@click.option("--watch", is_flag=True, help="Show the live table for about a minute.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a bar of the scenario does not hold.")
 @as_json
 def simulate(
     scenario: str, policies: tuple[str, ...], seed: int | None, seeds: int | None, trace: str | None, hours: float | None,
     settings: tuple[str, ...], plot: str | None, journal: str | None, observe_only: bool, watch: bool, strict: bool,
     json_too: bool,
 ) -> int:  # fmt: skip
-    """Run a scenario on the simulator, under one policy or several."""
+    """Run a scenario on the simulator, under one or more policies."""
     from headgate.sim.simulate import Experiment
 
     named = tuple(name for given in policies for name in given.split(","))

@@ -19,20 +19,26 @@ if TYPE_CHECKING:
 SHOWN_KEYS = 20
 
 
-@click.command(short_help="Show what a keyed operator remembers.")
+@click.command(short_help="Show the state of a keyed operator.")
 @click.argument("job", metavar="JOB")
 @click.argument("operator", metavar="OPERATOR")
-@click.option("--key", "keys", metavar="VALUE", multiple=True, help="Of this key; once for each key column.")
 @click.option(
-    "--most", type=click.IntRange(1), default=SHOWN_KEYS, show_default=True, metavar="N", help="Show so many keys."
+    "--key",
+    "keys",
+    metavar="VALUE",
+    multiple=True,
+    help="Show the state of this key; give it once for each key column.",
 )
-@click.option("--hosts", is_flag=True, help="Show which host of the cluster has how many slices, instead of the state.")
+@click.option(
+    "--most", type=click.IntRange(1), default=SHOWN_KEYS, show_default=True, metavar="N", help="Show at most N keys."
+)
+@click.option("--hosts", is_flag=True, help="Show the number of slices and backups on each host, instead of the state.")
 @home_option
 @as_json
 def state(job: str, operator: str, keys: tuple[str, ...], most: int, hosts: bool, home: str, json_too: bool) -> None:
     """Show the state of a keyed operator as of its last epoch, whether or not the job runs.
 
-    It is read from the operator's checkpoint, so nobody is held up.
+    The command reads the checkpoint of the operator and does not delay the job.
     """
     from headgate.state.inspect import checkpoint_of, read_state
 
@@ -102,6 +108,11 @@ def _shown(entries: list[Entry], most: int) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
+    """What JSON has; names of a dict as text."""
+    if isinstance(value, dict):
+        return {name if isinstance(name, str) else str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
     return json.loads(json.dumps(value, default=str))
 
 

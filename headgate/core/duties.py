@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.core.slices import Act, Action, Done, Phase, Place, Placement
+from headgate.core.slices import Act, Done, Phase, Place, Placement
 
 COMING = frozenset((Phase.PREPARE, Phase.REBUILD, Phase.REROUTE))
 """Phases in which the destination's copy follows that of the source."""
@@ -67,7 +67,7 @@ def achieved(placement: Placement, reached: Mapping[str, Mapping[int, int]], epo
     found: list[Done] = []
     for slice_, place in enumerate(placement.places):
         good = {host for host, versions in reached.items() if versions.get(slice_, -1) >= epoch}
-        found += [Done(Action(Act.BACK_UP, slice_, host)) for host in place.backups if host in good - place.ready]
+        found += [Done(Act.BACK_UP, slice_, host) for host in place.backups if host in good - place.ready]
         if place.migration is not None:
             found += _advances(slice_, place.migration.destination, reached, good)
     return tuple(found)
@@ -77,4 +77,4 @@ def _advances(slice_: int, host: str, reached: Mapping[str, object], good: set[s
     """A host that has answered is prepared; one that has a good copy has rebuilt it."""
     acts = [Act.PREPARE] if host in reached else []
     acts += [Act.REBUILD] if host in good else []
-    return [Done(Action(act, slice_, host)) for act in acts]
+    return [Done(act, slice_, host) for act in acts]

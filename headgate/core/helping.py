@@ -25,7 +25,7 @@ def help_for(job: JobView, now: Situation) -> JobAllocation | None:
     pace_s, has_s = longest_pace_s(job, now.settings), job.allocation.pace_s
     if pace_s is not None and has_s and keeps_pace(job) and pace_s < (1 - now.settings.smallest_step) * has_s:
         return dataclasses.replace(job.allocation, pace_s=round(pace_s, 2))
-    lanes = more_lanes(job, now.settings, bool(now.view.congested))
+    lanes = now.permitted(job, more_lanes(job, now.settings, bool(now.view.congested)))
     return None if lanes == job.allocation.lanes else _spread(job, lanes, now)
 
 
@@ -50,7 +50,11 @@ def helping(job: JobView, help_: JobAllocation, remedy: Remedy | None) -> Action
     busy = capacities(job.job.graph, job.span)
     slowest = max(gained, key=lambda operator: busy[operator])
     facts = {"utility": job.utility or 0.0, "worth": job.worth, **{f"busy {o}": busy[o] for o in gained}}
-    why = remedy.diagnosis.text if remedy is not None else _bottleneck(slowest, busy[slowest])
+    why = (
+        remedy.diagnosis.text
+        if remedy is not None
+        else f"{slowest} was the bottleneck (busy {busy[slowest]:.2f} of the time)"
+    )
     because = (cause_of(remedy.diagnosis),) if remedy is not None else ()
     cause = Cause(f"{_miss(job)}; {why}", facts, because)
     what = ", ".join(f"{operator} {before[operator]} → {lanes}" for operator, lanes in gained.items()) + " lanes"
@@ -62,12 +66,6 @@ def _remedying(remedy: Remedy, name: str, miss: str) -> Action:
     action = remedy.action(name)
     chain = cause_of(remedy.diagnosis)
     return dataclasses.replace(action, cause=Cause(f"{miss}; {chain.text}", chain.facts, (chain,)))
-
-
-def _bottleneck(operator: str, busy: float) -> str:
-    if busy == 0:
-        return "no epoch ended, so that nobody knows which operator it waits for"
-    return f"{operator} was the bottleneck (busy {busy:.2f} of the time)"
 
 
 def _miss(job: JobView) -> str:

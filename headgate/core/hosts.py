@@ -130,6 +130,24 @@ class Host:
         return btus_begun(at_s - self.leased_s, self.kind.btu_s) * self.kind.btu_s - (at_s - self.leased_s)
 
 
+NAME = "leased-"
+
+
+def host_name(number: int) -> str:
+    """The name of the host of a lease, by the number of the lease: no name is given twice."""
+    return f"{NAME}{number}"
+
+
+def lease_number(name: str) -> int:
+    """The number in the name of a leased host; 0 for any other name.
+
+    >>> lease_number(host_name(3)), lease_number("db-1")
+    (3, 0)
+    """
+    digits = name.removeprefix(NAME)
+    return int(digits) if digits.isdigit() else 0
+
+
 def btus_begun(held_s: float, btu_s: float) -> int:
     """Billing time units that a host costs which was held for so long.
 
@@ -147,8 +165,6 @@ class Cluster:
     needs: Mapping[OperatorKey, Need]
     placed: Mapping[str, Mapping[OperatorKey, int]] = field(default_factory=dict)
     """Lanes of each operator, by host."""
-    pinned: frozenset[str] = frozenset()
-    """Hosts that hold the only copy of a slice: they are not released."""
 
     def lanes(self, operator: OperatorKey) -> int:
         """All lanes of an operator."""
@@ -224,7 +240,8 @@ class Release:
     host: str
 
 
-Step = Start | Stop | Move | Lease | Release
+LaneStep = Start | Stop | Move
+Step = LaneStep | Lease | Release
 
 
 def applied(cluster: Cluster, step: Step, at_s: float) -> Cluster:

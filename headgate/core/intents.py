@@ -169,8 +169,8 @@ class Custom:
     def _at(self, value: float) -> float:
         try:
             share = self.function(value)
-        # The function is the user's: whatever it raises is told as a mistake in the intent.
-        except Exception as error:
+        # The function is the user's: whatever it raises is told as a mistake in the intent, exit() included.
+        except (Exception, SystemExit) as error:
             raise IntentError(
                 f"function {self.name} fails at {value:g} with {type(error).__name__}: {error}"
             ) from error
@@ -210,7 +210,7 @@ class Intent:
         self._set("latency_s", None if self.latency is None else seconds(self.latency, "latency", error=IntentError))
         self._set("worth", number(self.worth, "worth", above=0, error=IntentError))
         if self.percentile is not None:
-            self._set("percentile", number(self.percentile, "percentile", above=0, high=100, error=IntentError))
+            self._set("percentile", _percentile(self.percentile))
         if self.juice is not None:
             self._set("juice", number(self.juice, "juice", above=0, high=1, error=IntentError))
         self._check_policy()
@@ -291,6 +291,13 @@ class Intent:
         object.__setattr__(self, name, value)
 
 
+def _percentile(value: Any) -> float:
+    amount = number(value, "percentile", above=0, high=100, error=IntentError)
+    if amount < 1:
+        raise IntentError(f"percentile is {shown(value)}; it goes from 1 to 100. Did you mean {100 * amount:g}?")
+    return amount
+
+
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     """One goal of an intent, judged."""
@@ -302,13 +309,28 @@ class _Verdict:
 def _judge_latency(value_s: float, threshold_s: float, shape: Shape) -> _Verdict:
     # Clocks of two hosts may disagree, so that a row seems to arrive before it was sent.
     value_s = max(0.0, value_s)
-    return _Verdict(_clamped(shape.for_latency(value_s, threshold_s)), value_s <= threshold_s)
+    return _Verdict(_share(shape, shape.for_latency, value_s, threshold_s), value_s <= threshold_s)
 
 
 def _judge_juice(value: float, threshold: float, shape: Shape, tolerance: float) -> _Verdict:
     met = value >= threshold * (1 - tolerance)
     value = max(value, threshold) if met else value
-    return _Verdict(_clamped(shape.for_juice(_clamped(value), threshold)), met)
+    return _Verdict(_share(shape, shape.for_juice, _clamped(value), threshold), met)
+
+
+def _share(shape: Shape, share_at: Callable[[float, float], float], value: float, threshold: float) -> float:
+    """What the shape says, clamped; a shape may be a class of the user's, which can do anything."""
+    try:
+        share = share_at(value, threshold)
+    except IntentError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise IntentError(f"shape {shape!r} fails at {value:g} with {type(error).__name__}: {error}") from error
+    if type(share) is float and 0.0 <= share <= 1.0:
+        return share
+    return _clamped(
+        number(share, f"utility by shape {shape!r} at {value:g}", low=-ROUNDING, high=1 + ROUNDING, error=IntentError)
+    )
 
 
 def _clamped(share: float) -> float:

@@ -11,6 +11,7 @@ from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
 from headgate.core.state import Configuration, Situation, Skip, State, Trial, Verdict, brink, mends
+from headgate.core.undone import LaneHistory, Seen, followed
 
 
 def noticed(situation: Situation) -> Situation:
@@ -29,10 +30,33 @@ def noticed(situation: Situation) -> Situation:
         sighted_s=sighted_s if blind else None,
         skipped=skipped,
         steps=steps,
+        lanes=_lanes_followed(situation),
+        refused={
+            name: refusal for name, refusal in state.refused.items() if name in view.jobs and situation.refuses(name)
+        },
         missed_since_s={job.job.name: state.missed_since_s.get(job.job.name, view.at_s) for job in situation.missing},
         shortfall=_shortfall(situation),
     )
     return dataclasses.replace(situation, state=state)
+
+
+def _lanes_followed(situation: Situation) -> dict[str, dict[str, LaneHistory]]:
+    state, view, settings = situation.state, situation.view, situation.settings
+    trial = state.trial
+    return {
+        name: followed(
+            state.lanes.get(name, {}),
+            Seen(
+                job.allocation.lanes,
+                job.span.arrival_rows_s() if job.span is not None else None,
+                trial.kind if trial is not None and name in trial.touched else None,
+                _skip_left_s(situation, name),
+            ),
+            view.at_s,
+            settings.load_change,
+        )
+        for name, job in view.jobs.items()
+    }
 
 
 def _shortfall(situation: Situation) -> float:
@@ -92,6 +116,7 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
         text=_in_words(trial, fell, harmful, plateaued, situation),
         fell=fell,
         harmful=harmful,
+        blamed=(*trial.touched, *trial.follows_harm_of) if harmful else (),
         plateaued=plateaued,
     )
 
@@ -208,6 +233,11 @@ def _skip_length_s(situation: Situation, name: str) -> float:
     return situation.settings.skip_s * float(
         2 ** min(_times_skipped(situation, name), situation.settings.skip_doublings)
     )
+
+
+def _skip_left_s(situation: Situation, name: str) -> float:
+    skip, at_s = situation.state.skipped.get(name), situation.view.at_s
+    return skip.until_s - at_s if skip is not None and at_s < skip.until_s else _skip_length_s(situation, name)
 
 
 def remember_best(state: State, situation: Situation) -> State:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.config import Settings
-from headgate.core.hosts import Cluster, HostType, Lease, Ledger, OperatorKey, Start, Step
-from headgate.core.metrics import JobView, View
+from headgate.core.hosts import Cluster, HostType, Lease, Ledger, OperatorKey, Start, Step, host_name
+from headgate.core.metrics import JobView, View, utility_of
 from headgate.core.provision import (
     Plan,
     ProvisionState,
@@ -40,8 +40,6 @@ class LeaseView:
     """Lanes that the scheduler gave and that found no room."""
     set_aside: frozenset[str] = frozenset()
     """Jobs for which the scheduler has nothing left to give."""
-    shared: bool = False
-    """Lanes take turns (core/slots.py): one less makes no room, because the others do its work."""
 
 
 def step(
@@ -51,7 +49,7 @@ def step(
     first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
     seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
     state, plan = begun(state, seen, terms)
-    spare = no_lanes if now.shared else spare_lanes(now.view, terms, settings)
+    spare = spare_lanes(now.view, terms, settings)
     wanted = lanes_wanted(now, settings)
     plan, wanted = _where_there_is_room(plan, wanted, spare, terms)
     while wanted and (larger := _with_host(plan, wanted, now.view, terms, settings)) is not None:
@@ -107,11 +105,6 @@ def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
     )
 
 
-def no_lanes(operator: OperatorKey, cluster: Cluster) -> float | None:
-    """Where no lane is spare."""
-    return None
-
-
 def _where_there_is_room(plan: Plan, wanted: Wanted, spare: Spare, terms: Terms) -> tuple[Plan, Wanted]:
     left: list[OperatorKey] = []
     for operator in wanted:
@@ -131,13 +124,15 @@ def _with_host(plan: Plan, wanted: Wanted, view: View, terms: Terms, settings: S
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
         return None
     larger, left = _filled(plan, wanted, kind)
-    if points_gained(wanted, left, view, kind.btu_s / 2, settings) * terms.settings.point_price < kind.price_per_hour:
+    missing, without = (Counter(job for job, _ in some) for some in (wanted, left))
+    points = points_gained(missing, without, view, kind.btu_s / 2, settings)
+    if points * terms.settings.point_price < kind.price_per_hour:
         return None
     return larger, left
 
 
 def _filled(plan: Plan, wanted: Wanted, kind: HostType) -> tuple[Plan, Wanted]:
-    name = f"leased-{plan.leases + 1}"
+    name = host_name(plan.leases + 1)
     plan = plan.then(Lease(name, kind))
     left: list[OperatorKey] = []
     for operator in wanted:
@@ -147,11 +142,16 @@ def _filled(plan: Plan, wanted: Wanted, kind: HostType) -> tuple[Plan, Wanted]:
     return plan, tuple(left)
 
 
-def points_gained(wanted: Wanted, left: Wanted, view: View, ahead_s: float, settings: Settings) -> float:
-    """Utility that comes with the lanes that are no longer left: a job gains what is at stake in proportion to its lanes."""
-    lanes, without = (Counter(job for job, _ in some) for some in (wanted, left))
+def points_gained(
+    missing: Mapping[str, float], left: Mapping[str, float], view: View, ahead_s: float, settings: Settings
+) -> float:
+    """Utility that comes with what is no longer left of the lanes or slots that jobs miss.
+
+    A job gains what is at stake, in proportion to what it is given.
+    """
     return sum(
-        (1 - without[name] / lanes[name]) * at_stake(view.jobs[name], ahead_s, settings) for name in sorted(lanes)
+        (1 - left.get(name, 0.0) / missing[name]) * at_stake(view.jobs[name], ahead_s, settings)
+        for name in sorted(missing)
     )
 
 
@@ -164,5 +164,5 @@ def at_stake(job: JobView, ahead_s: float, settings: Settings) -> float:
     if job.latency_s is None or first is None or last is None or rate_rows_s <= 0:
         return job.worth - job.utility
     longer_s = max(0.0, last - first) / job.span.seconds / rate_rows_s * ahead_s
-    then = job.job.intent.utility(job.latency_s + longer_s, job.juice, settings.juice_tolerance)
+    then = utility_of(job.job, job.latency_s + longer_s, job.juice, settings)
     return job.worth - min(job.utility, then if then is not None else job.utility)

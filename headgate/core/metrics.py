@@ -6,12 +6,14 @@ window never needs to be re-summed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.config import Settings
 from headgate.core.latency import Latency, merge
 from headgate.core.model import OUTSIDE, Graph, HostReading, Job, JobAllocation, JobReading, Snapshot
+from headgate.errors import IntentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class Windows:
     def push(self, snapshot: Snapshot, window_s: float, longer_s: Mapping[str, float] | None = None) -> Windows:
         """Add one snapshot and forget what is older than the window or belongs to jobs that are gone.
 
-        `longer_s` has the jobs whose windows are of another length.
+        `longer_s` has the jobs whose windows are of another length. A reading that is not later than the last one of its job is
+        ignored: nothing can be measured between the two.
         """
         own = longer_s or {}
         kept = {
@@ -121,7 +124,7 @@ class Windows:
 
     def _appended(self, name: str, reading: JobReading | None, at_s: float, window_s: float) -> tuple[Sample, ...]:
         old = self.samples.get(name, ())
-        if reading is None:
+        if reading is None or (old and at_s <= old[-1].at_s):
             return old
         oldest_s = at_s - window_s - 1e-6
         return (*(sample for sample in old if sample.at_s >= oldest_s), Sample(at_s, reading))
@@ -147,36 +150,6 @@ ENOUGH_EPOCHS = 3
 """Fewer say nothing: what is measured would depend on where between two of them the reading fell."""
 
 # -- juice (Henge, section 6) ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Juice:
-    """Share of each source's input that reached and was processed by an operator, and what it would be if nothing waited."""
-
-    actual: Mapping[str, float]
-    ideal: Mapping[str, float]
-
-
-def operator_juices(graph: Graph, span: Span) -> dict[str, Juice]:
-    """Eq. 5 for every operator and source.
-
-    A parent's rows are counted over all its children, so a fork divides its juice; rows that an operator works off from an
-    earlier window do not count twice.
-    """
-    juices: dict[str, Juice] = {}
-    for name, operator in graph.operators.items():
-        if not operator.inputs:
-            juices[name] = Juice({name: _source_juice(span, name)}, {name: 1.0})
-            continue
-        actual: dict[str, float] = {}
-        ideal: dict[str, float] = {}
-        for parent in operator.inputs:
-            processed, offered = _edge_shares(graph, span, parent, name)
-            for source, value in juices[parent].actual.items():
-                actual[source] = actual.get(source, 0.0) + value * processed
-                ideal[source] = ideal.get(source, 0.0) + juices[parent].ideal[source] * offered
-        juices[name] = Juice(actual, ideal)
-    return juices
 
 
 def _source_juice(span: Span, source: str) -> float:
@@ -301,6 +274,8 @@ class JobView:
     """Utility in the newest sub-window alone."""
     recent_latency_s: float | None
     samples: tuple[Sample, ...]
+    trouble: str = ""
+    """Why the job cannot be judged although it was measured: what its utility did; empty if it can."""
 
     @property
     def worth(self) -> float:
@@ -311,6 +286,15 @@ class JobView:
     def satisfaction(self) -> float | None:
         """Utility as a share of the maximum."""
         return None if self.utility is None else self.utility / self.worth
+
+    def is_new(self, warm_up_s: float) -> bool:
+        """Whether the job was measured for too short a time to be judged."""
+        return self.span is None or self.span.seconds < warm_up_s - 1e-6
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, nothing was put out since the start, or nothing says how late: there is nothing to judge."""
+        return self.span is not None and self.latency_s is None and self.juice is not None and self.utility is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +333,23 @@ def view_of(
     return View(snapshot.at_s, views, snapshot.hosts, windows.unread)
 
 
+def with_output(view: View) -> View:
+    """The view as people are told it: a job that has put out no row yet does not meet its intent, it is being measured.
+
+    Decisions are made on the view as it is: a job whose rows were all processed needs no help, whether or not output is due.
+    """
+    measuring = {
+        name: dataclasses.replace(job, met=None, utility=None, latency_s=None)
+        for name, job in view.jobs.items()
+        if job.met and not _puts_out(job)
+    }
+    return dataclasses.replace(view, jobs={**view.jobs, **measuring}) if measuring else view
+
+
+def _puts_out(job: JobView) -> bool:
+    return job.span is not None and _has_output(job.job.graph, job.span)
+
+
 def _job_view(
     job: Job, allocation: JobAllocation, readings: tuple[Sample, ...], since_s: float, settings: Settings
 ) -> JobView:
@@ -363,9 +364,12 @@ def _job_view(
     if span is None:
         return JobView(job, allocation, None, None, None, None, None, recent, recent_latency_s, samples)
     juice = job_juice(job.graph, span)
-    latency_s = _latency_s(job, span, juice)
-    utility = job.intent.utility(latency_s, juice, settings.juice_tolerance)
-    met = job.intent.met(latency_s, juice, settings.juice_tolerance)
+    latency_s = _latency_s(job, span, juice, settings)
+    try:
+        utility = job.intent.utility(latency_s, juice, settings.juice_tolerance)
+        met = job.intent.met(latency_s, juice, settings.juice_tolerance)
+    except IntentError as error:
+        return JobView(job, allocation, span, latency_s, juice, None, None, None, recent_latency_s, samples, str(error))
     return JobView(job, allocation, span, latency_s, juice, utility, met, recent, recent_latency_s, samples)
 
 
@@ -376,26 +380,61 @@ def sub_window(job: Job, samples: tuple[Sample, ...], settings: Settings) -> tup
         return None, None
     juice_matters = job.intent.juice is not None or span.latency is None
     juice = job_juice(job.graph, span) if juice_matters else None
-    latency_s = _latency_s(job, span, juice)
-    return latency_s, job.intent.utility(latency_s, juice, settings.juice_tolerance)
+    latency_s = _latency_s(job, span, juice, settings)
+    return latency_s, utility_of(job, latency_s, juice, settings)
 
 
-def _latency_s(job: Job, span: Span, juice: float | None) -> float | None:
-    """Latency as the intent asks for it.
-
-    Without output there are two cases: nothing was due (all input was processed, a filter dropped it), or rows wait, and have
-    waited for the length of the span at least, or for as long as it took so many to arrive.
-    """
-    intent = job.intent
-    if intent.latency_s is None and span.latency is None:
+def utility_of(job: Job, latency_s: float | None, juice: float | None, settings: Settings) -> float | None:
+    """Utility at this latency and juice; None if it is not known, or if the job's utility fails."""
+    try:
+        return job.intent.utility(latency_s, juice, settings.juice_tolerance)
+    except IntentError:
         return None
+
+
+def _latency_s(job: Job, span: Span, juice: float | None, settings: Settings) -> float | None:
+    """Latency as the intent asks for it; None while it is being measured."""
+    intent = job.intent
     if span.latency is None:
-        return 0.0 if juice is not None and juice > NOTHING_DUE else max(span.seconds, _age_s(span))
+        return None if intent.latency_s is None else _latency_without_output_s(job, span, juice, settings)
     if intent.percentile is None:
         return span.latency.mean_s
     return span.latency.percentile_s(intent.percentile)
 
 
+def _latency_without_output_s(job: Job, span: Span, juice: float | None, settings: Settings) -> float | None:
+    """Nothing was due (all input was processed, a filter dropped it): 0. Or rows wait, for the length of the span at least.
+
+    Before its first output a job is neither fine nor late: it is measured until it has had time to warm up. Rows that waited
+    before the start do not make it later than that. Nothing is known of rows either that do not say when they arrived.
+    """
+    if any(span.rows_in(sink) > 0 for sink in job.graph.sinks):
+        return None
+    waits = in_one_epoch(span) or juice is None or juice <= NOTHING_DUE
+    if not has_worked(job.graph, span):
+        return span.seconds if waits and span.seconds >= settings.warm_up_s - 1e-6 else None
+    return max(span.seconds, _age_s(span)) if waits else 0.0
+
+
+def has_worked(graph: Graph, span: Span) -> bool:
+    """Whether any row has reached a sink since the job started, or rows were processed in this span and none was due."""
+    return _has_output(graph, span) or any(span.processed(source, OUTSIDE) > 0 for source in graph.sources)
+
+
+def _has_output(graph: Graph, span: Span) -> bool:
+    """Whether any row has reached a sink since the job started."""
+    sinks = (span.last.reading.operators[sink].processed for sink in graph.sinks)
+    return any(rows > 0 for processed in sinks for rows in processed.values())
+
+
+def in_one_epoch(span: Span) -> bool:
+    """Whether an epoch was in flight during all of the span: its rows wait, whatever the source says."""
+    spent_s = _in_epochs_s(span)
+    return spent_s is not None and spent_s > 0 and epoch_s(span) is None and spent_s >= NEARLY * span.seconds
+
+
+NEARLY = 0.9
+"""Share of a span that counts as all of it: readings are not taken at the very moment at which an epoch starts."""
 NOTHING_DUE = 0.999
 """Juice from which on a job without output is taken to have dropped its rows, not to hold them back."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from graphlib import CycleError, TopologicalSorter
 
+from headgate.core.hosts import HostType
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.quantities import did_you_mean
@@ -215,7 +216,7 @@ class Snapshot:
 
 
 class ActionKind(Enum):
-    """What the scheduler may do."""
+    """What may be done: to jobs by the scheduler, to hosts by the landlord."""
 
     RECONFIGURE = "reconfigure"
     """Give resources to a job that misses its intent."""
@@ -227,6 +228,14 @@ class ActionKind(Enum):
     """Go back to the best configuration in history."""
     RELAX = "relax"
     """Let jobs with time to spare start their epochs less often."""
+    LEASE = "lease"
+    """Lease a host."""
+    RELEASE = "release"
+    """Give a host back."""
+
+
+HOST_KINDS = frozenset({ActionKind.LEASE, ActionKind.RELEASE})
+"""Actions that change no allocation, but the hosts that jobs run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +250,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """New allocations for some jobs, and why."""
+    """New allocations for some jobs, or a host that comes or goes, and why."""
 
     kind: ActionKind
     job: str | None
@@ -252,6 +261,15 @@ class Action:
     """What changes, in a few signs: `look-up 2 → 5 lanes`."""
     remedy: str = ""
     """Which resolver of the health pipeline proposed it; empty if none did."""
+    host: str = ""
+    """The host that is leased or released; empty for an action about jobs."""
+    host_type: HostType | None = None
+    """What is leased under that name; None unless the action is a lease."""
+
+    @property
+    def concerns_host(self) -> bool:
+        """Whether a host comes or goes by it."""
+        return self.kind in HOST_KINDS
 
     @property
     def sentence(self) -> str:

@@ -7,8 +7,10 @@ the cluster first. Where the paper's listings are wrong, what they mean is built
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from headgate.config import HostSettings
 from headgate.core.hosts import (
@@ -27,6 +29,7 @@ from headgate.core.hosts import (
     Step,
     Stop,
     applied,
+    host_name,
 )
 from headgate.errors import HostError
 
@@ -85,6 +88,8 @@ class ProvisionState:
     """Leases in a row that came to nothing."""
     no_lease_until_s: float = 0.0
     """After too many of them, the pool is left alone for a while."""
+    settled: frozenset[str] = frozenset()
+    """Hosts whose lease worked, or was counted as a failure."""
 
 
 # -- the three algorithms --------------------------------------------------------------------------------------------------------
@@ -235,7 +240,7 @@ def _on_new_host(plan: Plan, operator: OperatorKey, terms: Terms) -> Plan | None
     kind = cheapest(plan.cluster.needs[operator], terms.kinds)
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
         return None
-    name = f"leased-{plan.leases + 1}"
+    name = host_name(plan.leases + 1)
     return plan.then(Lease(name, kind), Start(operator, name))
 
 
@@ -249,7 +254,7 @@ def cheapest(need: Need, kinds: Iterable[HostType]) -> HostType:
 
 def host_down(plan: Plan, host: str, spare: Spare, terms: Terms) -> Plan | None:
     """Let a host go (figure 5): lanes that are spare stop, the others move; None, and nothing changes, if they cannot in time."""
-    if len(plan.cluster.usable()) < 2 or host in plan.cluster.pinned:
+    if len(plan.cluster.usable()) < 2:
         return None
     before, barred = len(plan.steps), frozenset([host, *_starting(plan.cluster)])
     for operator, lanes in plan.cluster.on(host).items():
@@ -298,7 +303,7 @@ def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
 def begun(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, Plan]:
     """A plan to start from: hosts that failed go; their lanes, and those that never had a place, come up on another or a new one."""
     failed = [host.name for host in view.cluster.hosts.values() if host.phase is HostPhase.FAILED]
-    state = _counted(state, view, len(failed), terms.settings)
+    state = count_failures(state, view.cluster.hosts.values(), view.at_s, terms.settings)
     may_lease = view.at_s >= state.no_lease_until_s
     plan = Plan(view.cluster, view.ledger, view.at_s, state.leases, may_lease=may_lease)
     homeless = _one_each(view.unplaced)
@@ -315,14 +320,23 @@ def _one_each(lanes: Mapping[OperatorKey, int]) -> list[OperatorKey]:
     return [operator for operator, count in lanes.items() for _ in range(count)]
 
 
-def _counted(state: ProvisionState, view: ProvisionView, failed: int, settings: HostSettings) -> ProvisionState:
-    """A host that is ready proves that leasing works; many failures in a row, that it does not."""
+def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, settings: HostSettings) -> ProvisionState:
+    """A host that is ready proves that leasing works; many failures in a row, that it does not.
+
+    A host counts once, however long it takes to give it back; one that was ready and died later says nothing about leasing.
+    """
+    hosts = tuple(hosts)
+    phases = Counter(host.phase for host in hosts)
+    failed = sum(host.phase is HostPhase.FAILED and host.name not in state.settled for host in hosts)
     failures = state.failures + failed
-    if not failed and not any(host.phase is HostPhase.STARTING for host in view.cluster.hosts.values()):
+    if not phases[HostPhase.FAILED] and not phases[HostPhase.STARTING]:
         failures = 0
+    known = (HostPhase.READY, HostPhase.FAILED)
+    settled = frozenset(host.name for host in hosts if host.phase in known or host.name in state.settled)
+    state = dataclasses.replace(state, settled=settled)
     if failures <= settings.lease_retries:
         return dataclasses.replace(state, failures=failures)
-    return dataclasses.replace(state, failures=0, no_lease_until_s=view.at_s + settings.lease_retry_s)
+    return dataclasses.replace(state, failures=0, no_lease_until_s=at_s + settings.lease_retry_s)
 
 
 # -- the BTU-based provisioner ---------------------------------------------------------------------------------------------------
@@ -421,7 +435,20 @@ def fixed_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tupl
 
 Provisioner = Callable[[ProvisionState, ProvisionView, Terms], tuple[ProvisionState, tuple[Step, ...]]]
 
-PROVISIONERS: Mapping[str, Provisioner] = {"btu": step, "threshold": threshold_step, "fixed": fixed_step}
+
+class ProvisionerName(StrEnum):
+    """Provisioners that decide about lanes and hosts alone; policies of scenarios go by these names."""
+
+    BTU = "btu"
+    THRESHOLD = "threshold"
+    FIXED = "fixed"
+
+
+PROVISIONERS: Mapping[ProvisionerName, Provisioner] = {
+    ProvisionerName.BTU: step,
+    ProvisionerName.THRESHOLD: threshold_step,
+    ProvisionerName.FIXED: fixed_step,
+}
 
 
 def lanes_on_hosts(

@@ -29,15 +29,6 @@ def slice_count(most_cores: int, settings: StateSettings) -> int:
     return max(1, most_cores) * settings.slices_per_core
 
 
-def slice_of(key_hash: int, slices: int) -> int:
-    """The slice of a key, from its 64-bit hash; the same as Spark's `pmod(hash, slices)`.
-
-    >>> slice_of(-1, 16)
-    15
-    """
-    return key_hash % slices
-
-
 # -- by load -----------------------------------------------------------------------------------------------------------------
 
 
@@ -200,10 +191,6 @@ class Routing:
 
     lane_of: Places
     host_of: tuple[str, ...]
-
-    def slices(self, lane: int) -> tuple[int, ...]:
-        """The slices of a lane."""
-        return tuple(slice_ for slice_, of in enumerate(self.lane_of) if of == lane)
 
     def loads(self, weights: Sequence[float]) -> list[float]:
         """What each lane has to do."""

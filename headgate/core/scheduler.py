@@ -18,8 +18,8 @@ from headgate.core.judgement import judged, logged, noticed, output_rows_s, reme
 from headgate.core.metrics import JobView, View, sub_window
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.core.sizing import catching_up, fewer_lanes, longest_pace_s
-from headgate.core.state import Decision, Phase, Situation, State, Trial, brink, mends
+from headgate.core.sizing import Lanes, catching_up, fewer_lanes, longest_pace_s, recovering
+from headgate.core.state import Decision, Phase, Refusal, Situation, State, Trial, brink, mends
 
 
 def step(state: State, view: View, settings: Settings) -> tuple[State, Decision]:
@@ -117,12 +117,20 @@ def _mends(now: Situation) -> bool:
 
 
 def _was_better(now: Situation) -> bool:
+    return _knows_better(now) and bool(_way_back(now))
+
+
+def _knows_better(now: Situation) -> bool:
     best = now.state.best
-    return best is not None and best.score > now.score + now.settings.noise * now.max_score and bool(_way_back(now))
+    return best is not None and best.score > now.score + now.settings.noise * now.max_score
+
+
+def _way_back_refused(now: Situation) -> bool:
+    return _knows_better(now) and any(now.refuses(name) for name in _differing(now))
 
 
 def _fell(now: Situation) -> bool:
-    """The total fell (Henge, section 5.3), or one job that nobody set aside lost its share (beyond the paper)."""
+    """The total fell (Henge, section 5.3), or one job that was not set aside lost its share (beyond the paper)."""
     rest = now.state.rest_score
     total = rest is not None and now.score < rest * (1 - now.settings.drop) and bool(now.wanting)
     return total or any(_lost(job, now) for job in now.wanting)
@@ -157,7 +165,10 @@ def _start_afresh(now: Situation) -> Result:
     old, new = now.state.intents, _fingerprints(now.view)
     changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
     skipped = {name: skip for name, skip in now.state.skipped.items() if name not in changed}
-    state = dataclasses.replace(_forgotten(now.state), intents=new, skipped=skipped)
+    lanes = {name: histories for name, histories in now.state.lanes.items() if name not in changed}
+    came_or_went = old.keys() != new.keys()  # there may be room now for what was refused
+    refused = {} if came_or_went else {name: one for name, one in now.state.refused.items() if name not in changed}
+    state = dataclasses.replace(_forgotten(now.state), intents=new, skipped=skipped, lanes=lanes, refused=refused)
     return state, Decision("", f"jobs or intents changed ({', '.join(sorted(changed))}); history forgotten")
 
 
@@ -219,21 +230,21 @@ def _reductions(now: Situation) -> dict[str, JobAllocation]:
     changes = {}
     for name, job in now.view.jobs.items():
         if job.met:
-            lanes = fewer_lanes(job, now.settings)
+            lanes = now.permitted(job, fewer_lanes(job, now.settings))
             if lanes != job.allocation.lanes:
                 changes[name] = job.allocation.with_lanes(lanes)
     return changes
 
 
 def _throttle(now: Situation) -> Result:
-    """Make the greediest hopeless job smaller, so that others can meet their intents (beyond the paper)."""
+    """Make the hopeless job that is worth least smaller, so that others can meet their intents (beyond the paper)."""
     job = _hog(now)
     assert job is not None
     name, lanes = job.job.name, job.allocation.lanes
-    left = _lanes_left(job, now.settings)
+    left = _lanes_left(job, now)
     cause = Cause(
-        f"{name} gets {job.utility or 0:.2f} of {job.worth:g} out of {sum(lanes.values())} lanes and nothing helps it;"
-        f" {sum(left.values())} lanes leave the cores to the others",
+        f"{name} gets {job.utility or 0:.2f} of {job.worth:g} out of {sum(lanes.values())} lanes and does not recover;"
+        f" {sum(left.values())} lanes leave the cores to {_names(_others_short(job, now))}",
         {"utility": job.utility or 0.0, "worth": job.worth},
     )
     action = Action(ActionKind.THROTTLE, name, {name: job.allocation.with_lanes(left)}, cause)
@@ -242,8 +253,9 @@ def _throttle(now: Situation) -> Result:
     return _on_trial(state, action, now), Decision("", action.sentence, action)
 
 
-def _lanes_left(job: JobView, settings: Settings) -> dict[str, int]:
-    return {name: _throttled_lanes(job, name, count, settings) for name, count in job.allocation.lanes.items()}
+def _lanes_left(job: JobView, now: Situation) -> Lanes:
+    lanes = job.allocation.lanes
+    return now.permitted(job, {name: _throttled_lanes(job, name, count, now.settings) for name, count in lanes.items()})
 
 
 def _long_measured(job: JobView, settings: Settings) -> bool:
@@ -258,20 +270,33 @@ def _throttled_lanes(job: JobView, operator: str, lanes: int, settings: Settings
 
 
 def _hog(now: Situation) -> JobView | None:
-    """The job that keeps most lanes busy for next to nothing, while the cores are short and others miss their intents."""
-    short = [job for job in now.missing if not mends(job, now.settings)]
-    if not now.view.congested or now.settings.objective != "total" or len(short) < 2:
+    """The job worth least that gets next to nothing and does not recover, while the cores are short and a job that is worth no
+    less misses its intent; among equals, the one that keeps most lanes busy.
+    """
+    if not now.view.congested or now.settings.objective != "total":
         return None
-    hopeless = [
-        job
-        for job in short
-        if (job.satisfaction or 0.0) < now.settings.hopeless
+    hopeless = (job for job in _short(now) if _is_hopeless(job, now) and _others_short(job, now))
+    return min(hopeless, key=lambda job: (job.worth, -_busy_lanes(job), job.job.name), default=None)
+
+
+def _short(now: Situation) -> list[JobView]:
+    return [job for job in now.missing if not mends(job, now.settings)]
+
+
+def _others_short(job: JobView, now: Situation) -> list[JobView]:
+    """Jobs that are worth as much or more, and want the cores of this one."""
+    return [other for other in _short(now) if other is not job and other.worth >= job.worth]
+
+
+def _is_hopeless(job: JobView, now: Situation) -> bool:
+    return (
+        (job.satisfaction or 0.0) < now.settings.hopeless
         and job.job.name not in now.state.throttled
-        and not now.declines(job.job.name)
+        and not now.refuses(job.job.name)
+        and not recovering(job, now.settings.noise)
         and _long_measured(job, now.settings)
-        and _lanes_left(job, now.settings) != job.allocation.lanes
-    ]
-    return max(hopeless, key=lambda job: _busy_lanes(job) / job.worth, default=None)
+        and _lanes_left(job, now) != job.allocation.lanes
+    )
 
 
 def _busy_lanes(job: JobView) -> float:
@@ -299,11 +324,30 @@ def _revert(now: Situation) -> Result:
 
 
 def _way_back(now: Situation) -> dict[str, JobAllocation]:
-    """The jobs whose allocation differs from the best configuration's."""
+    """What jobs had in the best configuration and can have again."""
+    return {name: had for name, had in _differing(now).items() if _goes_back(now.view.jobs[name], had, now)}
+
+
+def _differing(now: Situation) -> dict[str, JobAllocation]:
+    """The jobs whose allocation differs from the best configuration's, with the latter."""
     if now.state.best is None:
         return {}
     best = now.state.best.allocation
     return {name: best[name] for name, job in now.view.jobs.items() if name in best and best[name] != job.allocation}
+
+
+def _goes_back(job: JobView, had: JobAllocation, now: Situation) -> bool:
+    """Whether a job can have again what it had: a job whose change did harm always, any other job not if those lanes were undone
+    lately, and not if it recovers and would lose lanes.
+    """
+    name, lanes = job.job.name, job.allocation.lanes
+    if now.refuses(name):
+        return False
+    if now.verdict is not None and name in now.verdict.blamed:
+        return True
+    barred = any(now.bars(name, operator, count) for operator, count in had.lanes.items())
+    loses = any(had.lanes.get(operator, count) < count for operator, count in lanes.items())
+    return not barred and not (loses and recovering(job, now.settings.noise))
 
 
 def _resting(now: Situation) -> State:
@@ -340,6 +384,10 @@ def _wait_for_backlog(now: Situation) -> Result:
     return now.state, Decision("", f"{_names(now.mending)} will meet the intent once the backlog is gone")
 
 
+def _wait_after_refusal(now: Situation) -> Result:
+    return now.state, Decision("", "the way back to a better configuration was refused; it is asked for again later")
+
+
 def _relax(now: Situation) -> Result:
     changes = _relaxations(now)
     paces = ", ".join(f"{name} every {show_seconds(new.pace_s or 0.0)}" for name, new in sorted(changes.items()))
@@ -352,7 +400,7 @@ def _relaxations(now: Situation) -> dict[str, JobAllocation]:
     """Longer paces for jobs that meet their intents with room (beyond the paper)."""
     changes = {}
     for name, job in now.view.jobs.items():
-        pace_s = longest_pace_s(job, now.settings) if job.met and not now.declines(name) else None
+        pace_s = longest_pace_s(job, now.settings) if job.met and not now.refuses(name) else None
         if (
             pace_s is not None
             and job.allocation.pace_s is not None
@@ -375,7 +423,7 @@ def _reconfigure(now: Situation) -> Result:
 
 
 def _prevent(now: Situation) -> Result:
-    """Help a job that is about to miss its intent, while it costs nobody anything."""
+    """Help a job that is about to miss its intent, while it costs no other job anything."""
     helped = ((job, help_for(job, now)) for job in now.uneasy)
     job, help_ = next((job, help_) for job, help_ in helped if help_ is not None)
     return _helped(remember_best(now.state, now), job, help_, now)
@@ -414,6 +462,8 @@ def _on_trial(state: State, action: Action, now: Situation) -> State:
         arrival_rows_s=job.span.arrival_rows_s() if job is not None and job.span is not None else 0.0,
         output_rows_s=output_rows_s(job) if job is not None else 0.0,
         tried=_entry(action, now),
+        had={name: now.view.jobs[name].allocation for name in action.changes},
+        follows_harm_of=now.verdict.blamed if now.verdict is not None and action.kind is ActionKind.REDUCE else (),
     )
     return dataclasses.replace(state, trial=trial)
 
@@ -440,29 +490,30 @@ def carried_out(state: State, at_s: float) -> State:
 
 
 def interrupted(state: State) -> State:
-    """The state when nobody watched for a while: what piled up since is not taken for the effect of anything."""
+    """The state after rounds were missed: what piled up since is not the effect of an action."""
     return dataclasses.replace(state, blind=True, sighted_s=None)
 
 
 def cluster_changed(state: State) -> State:
     """The state when hosts came or went: what did not help before may help now."""
-    return dataclasses.replace(_forgotten(state), skipped={}, declined={})
+    return dataclasses.replace(_forgotten(state), skipped={}, refused={}, lanes={})
 
 
 def withdrawn(state: State, action: Action, at_s: float, settings: Settings, refused: bool = True) -> State:
-    """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again at once.
+    """The state when an action was not carried out: there is no effect to wait for, and it is not asked for again for a while.
 
     A remedy that the engine `refused` counts as useless, so that another has its turn.
     """
-    tried = state.trial.tried if state.trial is not None else None
+    tried, had = (state.trial.tried, state.trial.had) if state.trial is not None else (None, {})
     if refused and tried is not None and tried.resolver != SCALE_UP:
         return logged(dataclasses.replace(state, trial=None), tried, False, at_s, settings)
     reduced = state.reduced and action.kind is not ActionKind.REDUCE
     throttled = tuple(name for name in state.throttled if action.kind is not ActionKind.THROTTLE or name != action.job)
-    if action.kind is ActionKind.REVERT:
-        return dataclasses.replace(state, trial=None, reduced=reduced, phase=Phase.SEARCHING)
-    declined = {**state.declined, **dict.fromkeys(action.changes, at_s + settings.retry_s)}
-    return dataclasses.replace(state, trial=None, reduced=reduced, throttled=throttled, declined=declined)
+    phase = Phase.SEARCHING if action.kind is ActionKind.REVERT else state.phase
+    refusals = {name: Refusal(at_s + settings.retry_s, had.get(name)) for name in action.changes}
+    return dataclasses.replace(
+        state, trial=None, phase=phase, reduced=reduced, throttled=throttled, refused={**state.refused, **refusals}
+    )
 
 
 # -- the table -------------------------------------------------------------------------------------------------------------------
@@ -484,14 +535,14 @@ SEARCHING, CONVERGED, EITHER, SAME = Phase.SEARCHING, Phase.CONVERGED, None, Non
 
 # fmt: off
 TRANSITIONS: tuple[Rule, ...] = (
-    Rule("no data", EITHER, _sightless, _wait_for_data, SAME, "when a job that runs cannot be read: nothing is decided in the dark"),
+    Rule("no data", EITHER, _sightless, _wait_for_data, SAME, "when no job can be read: nothing is decided in the dark"),
     Rule("after outage", EITHER, _gathering, _wait_after_outage, SAME, "for 5 minutes after measurements came back"),
     Rule("new workload", EITHER, _new_workload, _start_afresh, SEARCHING, "when a job comes, goes, or changes its intent"),
     Rule("settle", EITHER, _settling, _let_settle, SAME, "while the last action's effect is not yet measured"),
     Rule("warm up", EITHER, _warming_up, _warm_up, SAME, "while some job has too little data to be judged"),
     Rule("reduce", SEARCHING, _harmed_and_reducible, _reduce, SEARCHING, "once per workload, when a step did harm on a congested cluster"),
     Rule("undo", SEARCHING, _harmed_with_others_waiting, _undo, SEARCHING, "when a step did harm, and others have not had their turn"),
-    Rule("revert", EITHER, _harmed, _revert, CONVERGED, "when a step did harm and nobody else waits for help"),
+    Rule("revert", EITHER, _harmed, _revert, CONVERGED, "when a step did harm and no other job waits for help"),
     Rule("overtaken", SEARCHING, _overtaken, _forget, SEARCHING, "when the total fell in spite of a step, not because of it"),
     Rule("relax", SEARCHING, _time_to_spare, _relax, SEARCHING, "when jobs start epochs more often than their intents need"),
     Rule("prevent", EITHER, _on_the_brink, _prevent, SAME, "when a job is about to miss its intent and cores are free"),
@@ -499,10 +550,11 @@ TRANSITIONS: tuple[Rule, ...] = (
     Rule("hold", SEARCHING, _all_met, _count_stable, SEARCHING, "when all intents hold, but not yet for long"),
     Rule("make room", SEARCHING, _crushed, _throttle, SEARCHING, "when far more lanes want to run than cores can, and a job is hopeless"),
     Rule("reconfigure", SEARCHING, _can_help, _reconfigure, SEARCHING, "when a job misses its intent and lanes or pace may help it"),
-    Rule("catch up", SEARCHING, _mends, _wait_for_backlog, SEARCHING, "when a job has what it needs and works off its backlog"),
+    Rule("catch up", SEARCHING, _mends, _wait_for_backlog, SEARCHING, "when a job has what it needs and its backlog will soon be gone"),
     Rule("throttle", SEARCHING, _hopeless_hog, _throttle, SEARCHING, "when a hopeless job takes the cores that others lack"),
-    Rule("give back", SEARCHING, _was_better, _revert, CONVERGED, "when nobody can be helped and an earlier configuration was better"),
-    Rule("give up", SEARCHING, _always, _rest, CONVERGED, "when nobody can be helped and this is the best so far"),
+    Rule("give back", SEARCHING, _was_better, _revert, CONVERGED, "when no job can be helped and an earlier configuration was better"),
+    Rule("refused", SEARCHING, _way_back_refused, _wait_after_refusal, SEARCHING, "while the way to a better configuration is refused"),
+    Rule("give up", SEARCHING, _always, _rest, CONVERGED, "when no job can be helped and this is the best so far"),
     Rule("fell", CONVERGED, _fell, _leave_rest, SEARCHING, "when the total or a job that was fine loses more than 5 %"),
     Rule("rest", CONVERGED, _always, _stay, CONVERGED, "as long as nothing changes"),
 )

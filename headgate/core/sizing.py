@@ -56,10 +56,6 @@ def _model(view: JobView, span: Span, settings: Settings, growth_limit: float) -
     now = view.allocation.lanes
     most = {name: math.ceil(lanes * growth_limit) for name, lanes in now.items()}
     work = needed_work(view.job.graph, span, settings)
-    if all(busy is None for busy in work.values()) and _all_waiting(view, span.last.reading) > 0:
-        return {
-            name: min(2 * lanes, most[name]) for name, lanes in now.items()
-        }  # no epoch ended: nothing to reckon with
     for target in (settings.target_busy, min(settings.capacity_threshold, settings.target_busy)):
         wanted = {name: min(lanes, most[name]) for name, lanes in lanes_for(view, span, work, target).items()}
         if any(wanted[name] > lanes * (1 + settings.smallest_step) for name, lanes in now.items()):
@@ -116,11 +112,45 @@ def catching_up(view: JobView, settings: Settings) -> bool:
     if view.span is None:
         return False
     span = view.span
-    before, lately, left = (_all_waiting(view, sample.reading) for sample in (span.first, view.samples[-2], span.last))
+    lately, left = (_all_waiting(view, sample.reading) for sample in (view.samples[-2], span.last))
     few = span.arrival_rows_s() * max(1.0, grace_s(span))
     if left <= few:
         return lately > few
-    return left < before and left * span.seconds / (before - left) <= settings.patience_s
+    before, after = _waiting_at_ends(view, span)
+    return after < before and after * span.whole_epochs_s / (before - after) <= settings.patience_s
+
+
+def unmeasured(view: JobView, settings: Settings) -> bool:
+    """Whether no epoch of the job ended in the window, as at a cold start or during an outage: nothing is known of its work.
+
+    An epoch that has been in flight for longer than `patience_s` is no excuse.
+    """
+    if view.span is None or view.span.last.reading.epochs is None:
+        return False
+    first, last = view.span.first.reading, view.span.last.reading
+    return first.epochs == last.epochs and (last.epoch_age_s or 0.0) <= settings.patience_s
+
+
+def recovering(view: JobView, share: float) -> bool:
+    """Whether the job works off a backlog: it gets more done than arrives, or its latency falls, by more than this share."""
+    if view.span is None:
+        return False
+    before, after = _waiting_at_ends(view, view.span)
+    if before - after > share * view.span.arrival_rows_s() * view.span.whole_epochs_s:
+        return True
+    if view.latency_s is None or view.recent_latency_s is None:
+        return False
+    return view.recent_latency_s < view.latency_s * (1 - share)
+
+
+def _waiting_at_ends(view: JobView, span: Span) -> tuple[float, float]:
+    """Rows that wait at both ends of the span, less those that arrived after the last epoch: an epoch counts when it ends."""
+    rows_s = span.arrival_rows_s()
+    before, after = (
+        max(0.0, _all_waiting(view, sample.reading) - rows_s * age_s)
+        for sample, age_s in zip((span.first, span.last), span.ages_s(), strict=True)
+    )
+    return before, after
 
 
 def _all_waiting(view: JobView, reading: JobReading) -> float:

@@ -1,7 +1,7 @@
 """Slices to hosts: who has the active copy of each, who holds backups, and how they move (ChronoStream, III-B, III-C, III-E).
 
-`step(placement, event)` returns the next placement and what is to be done in the world. A slice has exactly one active copy at any
-time, and its backups follow it.
+`step(placement, event)` returns the next placement; what hosts have to do for it is read off it (`core/duties.py`). A slice has exactly
+one active copy at any time, and its backups follow it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
 
@@ -93,7 +93,7 @@ def backup_hosts(placement: Placement, slice_: int) -> tuple[str, ...]:
     return tuple(peers[(slice_ + nth) % len(peers)] for nth in range(1, min(placement.factor, len(peers)) + 1))
 
 
-# -- events and actions --------------------------------------------------------------------------------------------------
+# -- events --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,72 +125,46 @@ class MoveAsked:
     destination: str
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An action was carried out."""
-
-    action: Action
-
-
-Event = HostJoined | HostLeaves | HostLost | MoveAsked | Done
-
-
 class Act(Enum):
     """What can be done to a copy of a slice on a host. Doing it twice does no harm."""
 
     PREPARE = "prepare"
     REBUILD = "rebuild"
     REROUTE = "reroute"
-    """At the next epoch boundary."""
+    """At an epoch boundary."""
     RELEASE = "release"
     BACK_UP = "back up"
     """Make a backup there, and let it follow."""
-    DROP = "drop"
-    RECOVER = "recover"
-    """Bring it up before the next epoch: its host is lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """Something to do, and for which slice on which host."""
+class Done:
+    """Something was done for a slice on a host."""
 
     act: Act
     slice: int
     host: str
 
 
-def step(placement: Placement, event: Event) -> tuple[Placement, tuple[Action, ...]]:
-    """The next placement, and what it takes. Every event may come again: it then changes nothing."""
-    after, actions = _HANDLERS[type(event)](placement, event)
-    after, moves = _evacuated(after)
-    after, backups = _with_backups(after)
-    return after, (*actions, *moves, *backups)
+Event = HostJoined | HostLeaves | HostLost | MoveAsked | Done
 
 
-def pending(placement: Placement) -> tuple[Action, ...]:
-    """What is still to be done: asked again after a crash, it is the same."""
-    actions: list[Action] = []
-    for slice_, place in enumerate(placement.places):
-        if place.migration is not None:
-            actions.append(_phase_action(slice_, place.migration))
-        actions += [Action(Act.BACK_UP, slice_, host) for host in place.backups if host not in place.ready]
-    return tuple(actions)
+def step(placement: Placement, event: Event) -> Placement:
+    """The next placement. Every event may come again: it then changes nothing."""
+    return _with_backups(_evacuated(_HANDLERS[type(event)](placement, event)))
 
 
-Handled = tuple[Placement, tuple[Action, ...]]
-
-
-def _joined(placement: Placement, event: HostJoined) -> Handled:
+def _joined(placement: Placement, event: HostJoined) -> Placement:
     hosts = tuple(sorted({*placement.hosts, event.host}))
-    return replace(placement, hosts=hosts, leaving=placement.leaving - {event.host}), ()
+    return replace(placement, hosts=hosts, leaving=placement.leaving - {event.host})
 
 
-def _leaves(placement: Placement, event: HostLeaves) -> Handled:
+def _leaves(placement: Placement, event: HostLeaves) -> Placement:
     """Without another host it stays."""
     if event.host not in placement.hosts or set(placement.hosts) <= placement.leaving | {event.host}:
-        return placement, ()
+        return placement
     placement = replace(placement, leaving=placement.leaving | {event.host})
-    return _each(placement, lambda place: _not_towards(place, event.host)), ()
+    return _each(placement, lambda place: _not_towards(place, event.host))
 
 
 def _not_towards(place: Place, host: str) -> Place:
@@ -201,39 +175,34 @@ def _not_towards(place: Place, host: str) -> Place:
     return replace(place, migration=None)
 
 
-def _evacuated(placement: Placement) -> Handled:
+def _evacuated(placement: Placement) -> Placement:
     """Slices on leaving hosts migrate to where they go best."""
-    actions: list[Action] = []
     for slice_, place in enumerate(placement.places):
         if place.active in placement.leaving and place.migration is None:
-            placement, more = _asked(placement, MoveAsked(slice_, _successor(placement, slice_)))
-            actions += more
-    return placement, tuple(actions)
+            placement = _asked(placement, MoveAsked(slice_, _successor(placement, slice_)))
+    return placement
 
 
-def _lost(placement: Placement, event: HostLost) -> Handled:
+def _lost(placement: Placement, event: HostLost) -> Placement:
     hosts = tuple(host for host in placement.hosts if host != event.host)
     if event.host not in placement.hosts or not hosts:
-        return placement, ()
+        return placement
     placement = replace(placement, hosts=hosts, leaving=placement.leaving - {event.host})
     if set(hosts) <= placement.leaving:
         placement = replace(placement, leaving=frozenset())
-    actions: list[Action] = []
     for slice_ in range(len(placement.places)):
-        placement, more = _without_host(placement, slice_, event.host)
-        actions += more
-    return placement, tuple(actions)
+        placement = _without_host(placement, slice_, event.host)
+    return placement
 
 
-def _without_host(placement: Placement, slice_: int, host: str) -> Handled:
+def _without_host(placement: Placement, slice_: int, host: str) -> Placement:
     place = _forgotten_migration(placement.places[slice_], host)
     place = replace(place, ready=place.ready - {host}, backups=tuple(b for b in place.backups if b != host))
     placement = _put(placement, slice_, place)
     if place.active != host:
-        return placement, ()
+        return placement
     successor = _successor(placement, slice_)
-    recovered = replace(place, active=successor, migration=None, ready=place.ready - {successor})
-    return _put(placement, slice_, recovered), (Action(Act.RECOVER, slice_, successor),)
+    return _put(placement, slice_, replace(place, active=successor, migration=None, ready=place.ready - {successor}))
 
 
 def _forgotten_migration(place: Place, host: str) -> Place:
@@ -259,62 +228,51 @@ def _future_home(place: Place) -> str:
     return place.active if place.migration is None else place.migration.destination
 
 
-def _asked(placement: Placement, event: MoveAsked) -> Handled:
+def _asked(placement: Placement, event: MoveAsked) -> Placement:
     place = placement.places[event.slice]
     takes = event.destination in placement.hosts and event.destination not in placement.leaving
     if not takes or event.destination == place.active or place.migration is not None:
-        return placement, ()
-    migration = Migration(place.active, event.destination)
-    return _put(placement, event.slice, replace(place, migration=migration)), (_phase_action(event.slice, migration),)
+        return placement
+    return _put(placement, event.slice, replace(place, migration=Migration(place.active, event.destination)))
 
 
 _NEXT = {Phase.PREPARE: Phase.REBUILD, Phase.REBUILD: Phase.REROUTE, Phase.REROUTE: Phase.RELEASE}
-_ACTS = {
-    Phase.PREPARE: Act.PREPARE,
-    Phase.REBUILD: Act.REBUILD,
-    Phase.REROUTE: Act.REROUTE,
-    Phase.RELEASE: Act.RELEASE,
-}
 
 
-def _phase_action(slice_: int, migration: Migration) -> Action:
+def end_of_phase(slice_: int, migration: Migration) -> Done:
+    """What ends the phase that a migration is in."""
     host = migration.source if migration.phase is Phase.RELEASE else migration.destination
-    return Action(_ACTS[migration.phase], slice_, host)
+    return Done(Act(migration.phase.value), slice_, host)
 
 
-def _done(placement: Placement, event: Done) -> Handled:
-    action = event.action
-    place = placement.places[action.slice]
-    if action.act is Act.BACK_UP and action.host in place.backups:
-        return _put(placement, action.slice, replace(place, ready=place.ready | {action.host})), ()
-    if place.migration is not None and action == _phase_action(action.slice, place.migration):
-        return _advanced(placement, action.slice, place, place.migration)
-    return placement, ()
+def _done(placement: Placement, event: Done) -> Placement:
+    place = placement.places[event.slice]
+    if event.act is Act.BACK_UP and event.host in place.backups:
+        return _put(placement, event.slice, replace(place, ready=place.ready | {event.host}))
+    if place.migration is not None and event == end_of_phase(event.slice, place.migration):
+        return _put(placement, event.slice, _advanced(place, place.migration))
+    return placement
 
 
-def _advanced(placement: Placement, slice_: int, place: Place, migration: Migration) -> Handled:
+def _advanced(place: Place, migration: Migration) -> Place:
     if migration.phase is Phase.RELEASE:
-        return _put(placement, slice_, replace(place, migration=None)), ()
+        return replace(place, migration=None)
     following = replace(migration, phase=_NEXT[migration.phase])
     place = replace(place, migration=following)
-    if following.phase is Phase.RELEASE:  # the one moment at which it changes hands
-        ready = (place.ready - {migration.destination}) | {migration.source}
-        place = replace(place, active=migration.destination, ready=ready)
-    return _put(placement, slice_, place), (_phase_action(slice_, following),)
+    if following.phase is not Phase.RELEASE:
+        return place
+    # The one moment at which it changes hands.
+    ready = (place.ready - {migration.destination}) | {migration.source}
+    return replace(place, active=migration.destination, ready=ready)
 
 
-def _with_backups(placement: Placement) -> Handled:
-    """Backups as the chain wants them; copies that nobody needs any more are dropped."""
-    actions: list[Action] = []
+def _with_backups(placement: Placement) -> Placement:
+    """Backups as the chain wants them."""
     places: list[Place] = []
     for slice_, place in enumerate(placement.places):
         wanted = backup_hosts(placement, slice_)
-        kept = {*wanted, place.active, *_on_the_way(place)}
-        actions += [Action(Act.BACK_UP, slice_, host) for host in wanted if host not in {*place.backups, *place.ready}]
-        had = sorted({*place.backups, *place.ready} - kept)
-        actions += [Action(Act.DROP, slice_, host) for host in had if host in placement.hosts]
         places.append(replace(place, backups=wanted, ready=place.ready & set(wanted)))
-    return replace(placement, places=tuple(places)), tuple(actions)
+    return replace(placement, places=tuple(places))
 
 
 def _on_the_way(place: Place) -> tuple[str, ...]:
@@ -329,7 +287,7 @@ def _each(placement: Placement, change: Callable[[Place], Place]) -> Placement:
     return replace(placement, places=tuple(map(change, placement.places)))
 
 
-_HANDLERS: Mapping[type, Callable[[Placement, Event], Handled]] = {
+_HANDLERS: Mapping[type, Callable[[Placement, Event], Placement]] = {
     HostJoined: _joined,  # type: ignore[dict-item]
     HostLeaves: _leaves,  # type: ignore[dict-item]
     HostLost: _lost,  # type: ignore[dict-item]
@@ -421,19 +379,3 @@ def free(placement: Placement, host: str) -> bool:
     """Whether a leaving host holds nothing that is needed."""
     busy = (place for place in placement.places if host in {place.active, *_on_the_way(place)})
     return next(busy, None) is None
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """Who brings up which slices of a lost host, all at the same time."""
-
-    by_host: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-
-def recovery(actions: Iterable[Action]) -> Recovery:
-    """The recoveries among the actions of a `HostLost`, by host."""
-    found: dict[str, tuple[int, ...]] = {}
-    for action in actions:
-        if action.act is Act.RECOVER:
-            found[action.host] = (*found.get(action.host, ()), action.slice)
-    return Recovery(found)

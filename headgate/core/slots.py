@@ -1,94 +1,187 @@
-"""Hosts whose slots lanes share by turns, as on Spark: how much of them each operator needs, and what is left over.
+"""Hosts whose slots lanes share by turns, as on Spark: which to lease and which to release, by sums of slots.
 
-Nothing is kept for a lane there: Spark runs it in whichever slot is free. So what is placed on hosts is not lanes but work, cut into
-parts of `PART` of a slot, as many as leave slots busy for no more than `target_busy`. A plan for these parts (core/provision.py) says
-whether hosts have room for all work; where each part goes is up to Spark.
+Spark keeps nothing for a lane: it runs in whichever slot is free. What decides about hosts is therefore one comparison, between the
+slots that the work of all jobs needs (busy lane-seconds per second, divided by `target_busy`) and the slots that hosts have.
+docs/decisions/0035 argues it.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import dataclasses
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from headgate.config import Settings
-from headgate.core.hosts import Cluster, Host, HostPhase, Need, OperatorKey
-from headgate.core.leasing import at_risk
-from headgate.core.metrics import JobView, View
+from headgate.config import HostSettings, Settings
+from headgate.core import host_actions
+from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, Ledger, OperatorKey, host_name
+from headgate.core.leasing import at_risk, points_gained
+from headgate.core.metrics import Span, View
+from headgate.core.model import Action, Cause, Graph
+from headgate.core.provision import ProvisionState, Terms, at_end_of_btu, count_failures
 from headgate.core.sizing import needed_work
 
-PART = 0.1
-"""Of a slot."""
-SERVICE: OperatorKey = ("", "")
-"""Takes nothing, but must run somewhere: there is always one host."""
+EXACT = 1e-9
+"""Slots are sums of floats; less than this is nothing."""
 
 Work = Mapping[OperatorKey, float]
 """Busy lane-seconds per second of each operator."""
+Slots = Mapping[str, float]
+"""Slots by job, in the order in which jobs are given them."""
+
+
+# -- what jobs need --------------------------------------------------------------------------------------------------------------
 
 
 def measured_work(view: View, settings: Settings) -> dict[OperatorKey, float]:
     """What operators need to keep up and to work off what waits, as far as their jobs have been measured for long enough."""
-    found: dict[OperatorKey, float] = {}
-    for name, job in view.jobs.items():
-        if job.span is not None and job.span.seconds >= settings.warm_up_s - 1e-6:
-            found |= {(name, operator): amount for operator, amount in _work_of(job, settings).items()}
-    return found
+    return {
+        (name, operator): amount
+        for name, job in view.jobs.items()
+        if job.span is not None and job.span.seconds >= settings.warm_up_s - EXACT_S
+        for operator, amount in _work_of(job.job.graph, job.span, settings).items()
+        if amount is not None
+    }
 
 
-def _work_of(job: JobView, settings: Settings) -> dict[str, float]:
-    assert job.span is not None
-    if job.span.arrival_rows_s() <= 0 and not job.span.last.reading.backlog:
-        return dict.fromkeys(job.job.graph.operators, 0.0)
-    work = needed_work(job.job.graph, job.span, settings)
-    return {operator: amount for operator, amount in work.items() if amount is not None}
+def _work_of(graph: Graph, span: Span, settings: Settings) -> Mapping[str, float | None]:
+    if span.arrival_rows_s() <= 0 and not span.last.reading.backlog:
+        return dict.fromkeys(graph.operators, 0.0)
+    return needed_work(graph, span, settings)
 
 
-def cluster_of(
-    view: View, hosts: Mapping[str, Host], work: Work, settings: Settings
-) -> tuple[Cluster, dict[OperatorKey, int]]:
-    """Hosts with the work that they have room for, and the parts that are left over: those of jobs that miss their intents."""
-    part = Need(PART, PART * min((host.kind.memory_mb / host.kind.cores for host in hosts.values()), default=0.0))
-    needs = {**dict.fromkeys(work, part), SERVICE: Need(0.0, 0.0)}
-    cluster = Cluster(hosts, needs, pinned=frozenset(hosts) if _unclear(view, work, settings) else frozenset())
-    unplaced: Counter[OperatorKey] = Counter()
-    for operator, parts in [(SERVICE, 1), *_in_turn(view, work, settings)]:
-        cluster, left = _filled(cluster, operator, parts)
-        unplaced[operator] += left
-    return cluster, dict(unplaced)
+def slots_needed(view: View, work: Work, settings: Settings) -> Slots:
+    """Slots that each measured job needs: first those that meet their intents, then the worthiest of the others."""
+    measured = {job for job, _ in work} & view.jobs.keys()
+    in_turn = sorted(measured, key=lambda name: (at_risk(view.jobs[name], settings), -view.jobs[name].worth, name))
+    return {
+        name: sum(amount for (job, _), amount in work.items() if job == name) / settings.target_busy for name in in_turn
+    }
 
 
-def _unclear(view: View, work: Work, settings: Settings) -> bool:
-    """Whether it cannot be said that intents would hold with fewer hosts: some job misses its own, or was never measured."""
-    known = {job for job, _ in work}
-    return any(name not in known or at_risk(job, settings) for name, job in view.jobs.items())
+def slots_missing(needed: Slots, slots: float) -> Slots:
+    """What is left of the need when so many slots are given away in turn."""
+    missing: dict[str, float] = {}
+    for name, amount in needed.items():
+        if amount > slots + EXACT:
+            missing[name] = amount - slots
+        slots = max(0.0, slots - amount)
+    return missing
 
 
-def _in_turn(view: View, work: Work, settings: Settings) -> list[tuple[OperatorKey, int]]:
-    """Jobs that meet their intents have what they need; what there is no room for is missing to the others."""
-    jobs = {name: job for name, job in view.jobs.items() if name in {job for job, _ in work}}
-    in_turn = sorted(jobs, key=lambda name: (at_risk(jobs[name], settings), -jobs[name].worth, name))
-    return [
-        (key, math.ceil(amount / settings.target_busy / PART - 1e-9))
-        for name in in_turn
-        for key, amount in work.items()
-        if key[0] == name
-    ]
+def slots_of(hosts: Iterable[Host]) -> float:
+    """Tasks that run at once on these hosts."""
+    return sum(host.kind.cores for host in hosts)
 
 
-def _filled(cluster: Cluster, operator: OperatorKey, parts: int) -> tuple[Cluster, int]:
-    """As many parts as there is room for, on the oldest hosts first; one at least, because lanes take turns."""
-    for host in _in_order(cluster.hosts.values()):
-        if parts:
-            room = cluster.needs[operator].times_in(cluster.room(host.name))
-            fits = max(0, min(parts, math.floor(room + 1e-9))) if math.isfinite(room) else parts
-            cluster, parts = cluster.changed(operator, host.name, fits), parts - fits
-    first = next(iter(cluster.usable()), None)
-    if parts and first is not None and not cluster.lanes(operator):
-        cluster, parts = cluster.changed(operator, first.name, 1), parts - 1
-    return cluster, parts
+# -- the decision ----------------------------------------------------------------------------------------------------------------
 
 
-def _in_order(hosts: Iterable[Host]) -> list[Host]:
-    """Those that failed come last: what only they have room for has to be replaced."""
-    held = (host for host in hosts if host.phase is not HostPhase.RELEASING)
-    return sorted(held, key=lambda host: host.phase is HostPhase.FAILED)
+@dataclass(frozen=True, slots=True)
+class SlotsView:
+    """What decisions about hosts with shared slots are made on."""
+
+    view: View
+    hosts: Mapping[str, Host]
+    ledger: Ledger
+    work: Work
+
+    def in_phase(self, *phases: HostPhase) -> list[Host]:
+        """Hosts in these phases, oldest first."""
+        return [host for host in self.hosts.values() if host.phase in phases]
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The slots and the ledger as they will be, and the leases so far."""
+
+    at_s: float
+    ledger: Ledger
+    leases: int
+    slots: float
+    may_lease: bool
+    actions: tuple[Action, ...] = ()
+
+    def affordable(self, terms: Terms) -> HostType | None:
+        """The kind of host with the lowest price per slot that the budget still pays for; None if it pays for none."""
+        kinds = [kind for kind in terms.kinds if self.may_lease and terms.budget.allows(self.ledger, kind, self.at_s)]
+        return min(kinds, key=lambda kind: (kind.price_per_hour / kind.cores, kind.name), default=None)
+
+    def leased(self, kind: HostType, cause: Cause, job: str | None = None) -> _Draft:
+        """With one host more."""
+        name = host_name(self.leases + 1)
+        return dataclasses.replace(
+            self,
+            ledger=self.ledger.leased(name, kind, self.at_s),
+            leases=self.leases + 1,
+            slots=self.slots + kind.cores,
+            actions=(*self.actions, host_actions.lease(name, kind, cause, job)),
+        )
+
+
+def step(
+    state: ProvisionState, now: SlotsView, terms: Terms, settings: Settings
+) -> tuple[ProvisionState, tuple[Action, ...]]:
+    """One decision: hosts that failed are replaced, hosts that earn their price come, hosts that are not needed go."""
+    at_s = now.view.at_s
+    state = count_failures(state, now.hosts.values(), at_s, terms.settings)
+    needed = slots_needed(now.view, now.work, settings)
+    usable = slots_of(now.in_phase(HostPhase.STARTING, HostPhase.READY))
+    draft = _Draft(at_s, now.ledger, state.leases, usable, may_lease=at_s >= state.no_lease_until_s)
+    draft = _replace_failed(draft, now, sum(needed.values()), terms)
+    draft = _lease_for_intents(draft, now.view, needed, terms, settings)
+    given_back = [host_actions.release_paid(host, at_s) for host in now.in_phase(HostPhase.FAILED)]
+    released = [host_actions.release_paid(host, at_s) for host in _not_needed(now, needed, terms.settings, settings)]
+    return dataclasses.replace(state, leases=draft.leases), (*given_back, *draft.actions, *released)
+
+
+def _replace_failed(draft: _Draft, now: SlotsView, total: float, terms: Terms) -> _Draft:
+    """What only failed hosts had slots for is replaced whatever it costs; there is always one host."""
+    failed = now.in_phase(HostPhase.FAILED)
+    wanted = min(total, draft.slots + slots_of(failed))
+    while (draft.slots <= 0 or draft.slots < wanted - EXACT) and (kind := draft.affordable(terms)) is not None:
+        names = ", ".join(host.name for host in failed)
+        lacking = Cause(f"{names} failed, and the others lack {wanted - draft.slots:.2g} slots for the same work")
+        draft = draft.leased(kind, lacking if draft.slots > 0 else host_actions.NO_OTHER_HOST)
+    return draft
+
+
+def _lease_for_intents(draft: _Draft, view: View, needed: Slots, terms: Terms, settings: Settings) -> _Draft:
+    """Hosts for jobs that miss their intents for want of slots, as long as each earns its price."""
+    missing = slots_missing(needed, draft.slots)
+    # A job that meets its intent has what it needs, whatever the sums say.
+    missing = {name: amount for name, amount in missing.items() if at_risk(view.jobs[name], settings)}
+    while missing and (kind := draft.affordable(terms)) is not None:
+        left = slots_missing(missing, kind.cores)
+        points = points_gained(missing, left, view, kind.btu_s / 2, settings)
+        if points * terms.settings.point_price < kind.price_per_hour:
+            break
+        helped = [name for name, amount in missing.items() if left.get(name, 0.0) < amount]
+        draft = draft.leased(kind, _lacking(helped, sum(needed.values()), draft.slots, points, kind), helped[0])
+        missing = left
+    return draft
+
+
+def _lacking(jobs: Iterable[str], needed: float, slots: float, points: float, kind: HostType) -> Cause:
+    return Cause(
+        f"{', '.join(jobs)} cannot do with the hosts there are ({needed:.2g} slots needed, {slots:g} there)",
+        {"slots_needed": needed, "slots": slots, "points": points, "price_per_hour": kind.price_per_hour},
+    )
+
+
+def _not_needed(now: SlotsView, needed: Slots, terms: HostSettings, settings: Settings) -> list[Host]:
+    """Hosts at the end of their BTU, the dearest and newest first, without which the others that are ready have slots enough."""
+    if any(name not in needed or at_risk(job, settings) for name, job in now.view.jobs.items()):
+        return []  # it cannot be said that intents would hold with fewer hosts
+    at_s, staying, going = now.view.at_s, now.in_phase(HostPhase.READY), list[Host]()
+    ending = [host for host in now.in_phase(HostPhase.STARTING, HostPhase.READY) if _may_go(host, at_s, terms)]
+    ending.sort(key=lambda host: host.kind.price_per_hour)
+    for host in reversed(ending):
+        others = [one for one in staying if one is not host]
+        if others and slots_of(others) >= sum(needed.values()) - EXACT:
+            staying, going = others, [*going, host]
+    return going
+
+
+def _may_go(host: Host, at_s: float, settings: HostSettings) -> bool:
+    """At the end of its BTU, with time enough for tasks to finish on it."""
+    return at_end_of_btu(host, at_s, settings) and host.remaining_s(at_s) >= settings.lane_drain_s

@@ -11,8 +11,10 @@ from headgate.config import Settings
 from headgate.core.health.care import Care, remedy_for
 from headgate.core.health.records import Diagnosis, LogEntry, Remedy, patient_of
 from headgate.core.metrics import JobView, View
-from headgate.core.model import Action, ActionKind, Allocation
-from headgate.core.sizing import catching_up
+from headgate.core.model import Action, ActionKind, Allocation, JobAllocation
+from headgate.core.quarantine import Quarantine
+from headgate.core.sizing import Lanes, catching_up, recovering, unmeasured
+from headgate.core.undone import LaneHistory
 
 
 class Phase(Enum):
@@ -43,6 +45,10 @@ class Trial:
     settled_s: float | None = None
     tried: LogEntry | None = None
     """For the action log, if a diagnosis asked for it."""
+    had: Allocation = field(default_factory=dict)
+    """What the touched jobs had before it."""
+    follows_harm_of: tuple[str, ...] = ()
+    """Jobs whose changes did harm and still stand, because a reduction is to make up for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,15 @@ class Skip:
     until_s: float
     arrival_rows_s: float
     times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A change of a job that was not carried out; it is not asked for again until then, unless the job's allocation changes."""
+
+    until_s: float
+    had: JobAllocation | None = None
+    """What the job had; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,12 @@ class State:
     """Hopeless jobs that were made smaller for the others' sake, in this search."""
     trial: Trial | None = None
     skipped: Mapping[str, Skip] = field(default_factory=dict)
-    declined: Mapping[str, float] = field(default_factory=dict)
-    """Jobs whose last change was not carried out, and until when it is not asked for again."""
+    lanes: Mapping[str, Mapping[str, LaneHistory]] = field(default_factory=dict)
+    """By job and operator, the lane counts that were tried and undone."""
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    """Jobs whose last change was not carried out."""
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
+    """Jobs that cannot be judged because their utility fails."""
     stable: int = 0
     """Rounds in a row in which all intents held."""
     rest_score: float | None = None
@@ -115,6 +134,8 @@ class Verdict:
     """The score is lower than before."""
     harmful: bool = False
     """And the action is to blame for it."""
+    blamed: tuple[str, ...] = ()
+    """Jobs whose changes did harm and still stand."""
     plateaued: bool = False
     """The job gained too little."""
 
@@ -159,11 +180,11 @@ class Situation:
     @cached_property
     def wanting(self) -> list[JobView]:
         """Jobs that miss their intents, have not been set aside and do not mend by themselves."""
-        return [job for job in self.missing if not self.skips(job.job.name) and not mends(job, self.settings)]
+        return [job for job in self.missing if not self.skips(job.job.name) and not self._left_alone(job)]
 
     @cached_property
     def mending(self) -> list[JobView]:
-        """Jobs that miss their intents, but not for long any more."""
+        """Jobs that miss their intents, but not for long any more: the search waits for them."""
         return [job for job in self.missing if mends(job, self.settings)]
 
     @cached_property
@@ -182,14 +203,31 @@ class Situation:
                 found[job.job.name] = remedy
         return found
 
+    def _left_alone(self, job: JobView) -> bool:
+        """Whether the job gets no help with its backlog: more lanes do not speed it up while cores are short."""
+        return mends(job, self.settings) or (bool(self.view.congested) and recovering(job, self.settings.improvement))
+
     def skips(self, name: str) -> bool:
         """Whether the job is set aside now."""
         skip = self.state.skipped.get(name)
-        return (skip is not None and self.view.at_s < skip.until_s) or self.declines(name)
+        return (skip is not None and self.view.at_s < skip.until_s) or self.refuses(name)
 
-    def declines(self, name: str) -> bool:
-        """Whether a change of the job was not carried out lately."""
-        return self.view.at_s < self.state.declined.get(name, 0.0)
+    def refuses(self, name: str) -> bool:
+        """Whether a change of the job was not carried out lately, and nothing has changed since."""
+        refusal = self.state.refused.get(name)
+        if refusal is None or self.view.at_s >= refusal.until_s:
+            return False
+        return refusal.had is None or refusal.had == self.view.jobs[name].allocation
+
+    def bars(self, name: str, operator: str, lanes: int) -> bool:
+        """Whether so many lanes of an operator were undone lately."""
+        history = self.state.lanes.get(name, {}).get(operator)
+        return history is not None and history.bars(lanes)
+
+    def permitted(self, job: JobView, wanted: Lanes) -> Lanes:
+        """The wanted lanes, but for operators whose wanted count was undone lately: these keep what they have."""
+        name, has = job.job.name, job.allocation.lanes
+        return {one: has[one] if self.bars(name, one, lanes) else lanes for one, lanes in wanted.items()}
 
     @cached_property
     def score(self) -> float:
@@ -205,12 +243,11 @@ class Situation:
 
     @cached_property
     def warming_up(self) -> list[JobView]:
-        """Jobs that cannot be judged yet, for want of measurements."""
-        enough_s = self.settings.warm_up_s - 1e-6
+        """Jobs that cannot be judged yet, for want of measurements; an idle job blocks no decision about others."""
         return [
             job
             for job in self.view.jobs.values()
-            if job.utility is None or job.span is None or job.span.seconds < enough_s
+            if job.is_new(self.settings.warm_up_s) or (job.utility is None and not job.idle)
         ]
 
     @cached_property
@@ -225,8 +262,9 @@ class Situation:
 
 
 def mends(job: JobView, settings: Settings) -> bool:
-    """Whether the job is over it: its newest sub-window is fine, or its backlog is on its way down."""
-    return (job.recent is not None and job.recent >= job.worth) or catching_up(job, settings)
+    """Whether help would come too early: the newest sub-window is fine, the backlog is on its way down, or nothing is measured."""
+    is_fine = job.recent is not None and job.recent >= job.worth
+    return is_fine or catching_up(job, settings) or unmeasured(job, settings)
 
 
 def brink(job: JobView) -> float:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,10 +22,14 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headgate.config import ServiceSettings
 from headgate.errors import DuplicateJobError, EngineError, HeadgateError, InputError, UnknownJobError
+from headgate.server.limits import KB, BodyLimit, protocol_of
 from headgate.server.service import Service
+from headgate.threads import WatchedThread
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+HEALTH = "/health"
 START_S, STOP_S = 20.0, 5.0
 CODES: tuple[tuple[type[HeadgateError], int], ...] = (
     (UnknownJobError, 404),
@@ -38,12 +41,13 @@ CODES: tuple[tuple[type[HeadgateError], int], ...] = (
 """The first that fits."""
 
 
-def app_of(service: Service, token: str) -> FastAPI:
+def app_of(service: Service, token: str, settings: ServiceSettings | None = None) -> FastAPI:
     """The API of a service: `uvicorn.run(app_of(service, token))`."""
     app = FastAPI(title="Headgate", docs_url=None, redoc_url=None, openapi_url=None)
     _add_questions(app, service)
     _add_changes(app, service)
     _add_refusals(app)
+    app.add_middleware(BodyLimit, most_bytes=(settings or ServiceSettings()).api_body_kb * KB)
     app.add_middleware(Gate, token=token)
     return app
 
@@ -52,6 +56,15 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     @app.get("/status")
     def status() -> Response:
         return _json(service.status())
+
+    @app.get(HEALTH)
+    def health() -> Response:
+        found = service.health()
+        return _json(found, 200 if found.healthy else 503)
+
+    @app.get("/removed")
+    def removed() -> Response:
+        return _json(service.removed())
 
     @app.get("/jobs/{name}/explain")
     def explain(name: str) -> Response:
@@ -81,6 +94,11 @@ def _add_changes(app: FastAPI, service: Service) -> None:
     @app.delete("/jobs/{name}")
     def remove(name: str) -> Response:
         return _json({"name": name, "note": service.remove(name)})
+
+    @app.post("/removed/{name}/restore")
+    def restore(name: str, at: str | None = None) -> Response:
+        service.restore(name, at)
+        return _json({"name": name})
 
 
 def _json(value: Any, code: int = 200) -> Response:
@@ -114,18 +132,20 @@ def _refusal(sentence: str, code: int) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets through what names a loopback host and shows the token, whatever it asks for."""
+    """Lets through what names a loopback host and shows the token; health is told without one, for whatever restarts services."""
 
     app: ASGIApp
     token: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        refusal = self._refusal(scope, Headers(scope=scope)) if scope["type"] == "http" else None
         await (refusal or self.app)(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         if _host(headers.get("host", "")) not in LOOPBACK:
             return _refusal("requests must be made to 127.0.0.1 or localhost", 403)
+        if (scope["method"], scope["path"]) == ("GET", HEALTH):
+            return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self.token.encode()):
             return _refusal(
@@ -153,30 +173,52 @@ def listen(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
 
 
 @contextmanager
-def served(app: ASGIApp, listening: socket.socket) -> Iterator[str]:
+def served(
+    app: ASGIApp,
+    listening: socket.socket,
+    settings: ServiceSettings | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Iterator[str]:
     """Answer on a thread of its own while the block runs; yields the address."""
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=int(STOP_S),
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), name="headgate-api", daemon=True)
+    api = Api(app, listening, settings or ServiceSettings())
+    thread = WatchedThread("headgate-api", api.run, tell)
     thread.start()
     try:
-        _await_start(server, thread)
+        api.await_start()
         host, port = listening.getsockname()[:2]
         yield f"http://{_in_url(host)}:{port}"
     finally:
-        server.should_exit = True
-        thread.join(2 * STOP_S)
+        thread.close(2 * STOP_S, api.stop)
 
 
-def _await_start(server: uvicorn.Server, thread: threading.Thread) -> None:
-    deadline_s = time.monotonic() + START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline_s:
-            raise EngineError("the API did not start")
-        time.sleep(0.01)
+class Api:
+    """One server after another on one socket: a server that ended can be followed by a new one."""
+
+    def __init__(self, app: ASGIApp, listening: socket.socket, settings: ServiceSettings) -> None:
+        self._listening = listening
+        self._config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=int(STOP_S), http=protocol_of(settings),
+        )  # fmt: skip
+        self.server = uvicorn.Server(self._config)
+
+    def run(self) -> None:
+        """Serve until stopped; uvicorn closes the sockets that it was given, so it is given a copy."""
+        self.server = uvicorn.Server(self._config)
+        with closing(self._listening.dup()) as copy:
+            self.server.run([copy])
+
+    def stop(self) -> None:
+        """End the server that runs."""
+        self.server.should_exit = True
+
+    def await_start(self) -> None:
+        """Return once it answers."""
+        deadline_s = time.monotonic() + START_S
+        while not self.server.started:
+            if time.monotonic() > deadline_s:
+                raise EngineError("the API did not start")
+            time.sleep(0.01)
 
 
 def _in_url(host: str) -> str:

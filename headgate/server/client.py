@@ -12,6 +12,7 @@ import msgspec
 from headgate.errors import EngineError, InputError, NoServiceError
 from headgate.explain import Line
 from headgate.server.home import Home
+from headgate.server.removed import RemovedJob
 from headgate.server.status import Status
 
 if TYPE_CHECKING:
@@ -67,6 +68,15 @@ class Client:
         """Returns what else there is to do, if anything."""
         return str(self._answer("DELETE", _path(job))["note"])
 
+    def removed(self) -> list[RemovedJob]:
+        """Removed jobs that can be restored, oldest first."""
+        return msgspec.json.decode(self._asked("GET", "/removed"), type=list[RemovedJob])
+
+    def restore(self, job: str, at: str | None = None) -> None:
+        """Let a removed job go on; without a time, the one that was removed last."""
+        when = "" if at is None else f"?at={quote(at, safe='')}"
+        self._asked("POST", f"/removed/{quote(job, safe='')}/restore{when}")
+
     def _answer(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         return msgspec.json.decode(self._asked(method, path, body), type=dict[str, Any])
 
@@ -74,8 +84,10 @@ class Client:
         import httpx
 
         address, token = self.home.read_address(), self.home.read_token()
-        if address is None or token is None:
+        if address is None:
             raise self._nobody()
+        if token is None:
+            raise InputError(f'"{self.home.token}" holds no token; restart the service, which writes a new one')
         content = None if body is None else msgspec.json.encode(body)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from headgate import files
 from headgate.errors import InputError
+from headgate.files import PRIVATE
 
-DEFAULT_HOME = ".headgate"
 TOKEN_BYTES = 32
-PRIVATE = 0o600
+PRIVATE_FOLDER = 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +69,30 @@ class Home:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One service at a time; the system lets go of the lock however its process ends."""
-        self._create()
-        descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        """One service at a time; the system lets go of the lock when its process and all that it forked have ended."""
+        self.create()
+        try:
+            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)
+        except OSError as error:
+            raise InputError(f"{self.lock}: cannot be used as a lock: {error.strerror}; remove it") from None
         try:
             self._take(descriptor)
             yield
         finally:
             os.close(descriptor)
 
-    def _create(self) -> None:
+    def create(self) -> None:
+        """A directory that only its user can enter; the directory of another user is refused."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            found = self.path.stat()
+            if found.st_uid != os.geteuid():
+                raise InputError(
+                    f'the home "{self.path}" belongs to user {found.st_uid}, not to you (user {os.geteuid()});'
+                    " give another one with --home DIR"
+                )
+            if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
+                self.path.chmod(PRIVATE_FOLDER)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be created: {error.strerror}") from None
 
@@ -93,20 +107,23 @@ class Home:
             ) from None
 
     def new_token(self) -> str:
-        """A token of this run, in a file that nobody else could read at any moment."""
-        self.token.unlink(missing_ok=True)
+        """A token of this run, in a file that no other user could read at any moment."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(self.token, flags, PRIVATE), "w") as file:
-            file.write(token)
+        files.replace(self.token, token.encode())
         return token
 
     @contextmanager
-    def announced(self, url: str) -> Iterator[None]:
-        """Say where the service answers while it does."""
-        replace(self.address, msgspec.json.encode(Address(url, os.getpid())))
+    def announced(self, url: str) -> Iterator[Callable[[], None]]:
+        """Say where the service answers while it does; yields what writes this again if the file was lost."""
+        content = msgspec.json.encode(Address(url, os.getpid()))
+        files.replace(self.address, content)
+
+        def announce() -> None:
+            if _read(self.address) != content:
+                files.replace(self.address, content)
+
         try:
-            yield
+            yield announce
         finally:
             self.address.unlink(missing_ok=True)
 
@@ -115,27 +132,24 @@ class Home:
     def read_address(self) -> Address | None:
         """Where the service answers; None if none does, or the one that did is dead."""
         try:
-            found = msgspec.json.decode(self.address.read_bytes(), type=Address)
-        except (OSError, msgspec.MsgspecError):
+            found = msgspec.json.decode(_read(self.address) or b"", type=Address)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         return found if _alive(found.pid) else None
 
     def read_token(self) -> str | None:
-        """The token of the service that runs here."""
-        try:
-            return self.token.read_text()
-        except OSError:
-            return None
+        """The token of the service that runs here; None if there is none that a request could carry."""
+        found = (_read(self.token) or b"").decode("ascii", "replace")
+        return found if found.isascii() and found.isprintable() and found else None
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Write a file so that others, and a restart after a power cut, see the old one or the new one."""
-    beside = path.with_name(f".{path.name}.new")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+def _read(path: Path) -> bytes | None:
+    """What is in a file; None if there is none, or a link, which anybody may have put there."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def _alive(pid: int) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from headgate.errors import InputError
-from headgate.server.home import replace
+from headgate import files
+from headgate.errors import EngineError, InputError
 from headgate.spark.jobfile import JobRequest
 
 
@@ -35,12 +36,17 @@ class _File:
 
 
 class Registry:
-    """The registered jobs by name; each change is on disk before it returns."""
+    """The registered jobs by name; each change is on disk before it returns.
+
+    A file that cannot be read is set aside; `damage` then says so, and which of its jobs are still known.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.damage = ""
         self._lock = threading.Lock()
         self._jobs = self._read()
+        """Replaced as a whole under the lock, never changed: readers take the one that is there."""
 
     def all(self) -> Mapping[str, Registered]:
         """As of now."""
@@ -61,14 +67,42 @@ class Registry:
 
     def _read(self) -> dict[str, Registered]:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_File).jobs
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from None
-        except msgspec.MsgspecError as error:
-            raise InputError(f"{self.path}: is not a list of jobs ({error}); move it away to start without") from None
+        try:
+            return msgspec.json.decode(content, type=_File).jobs
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return self._rescued(content, str(error))
+
+    def _rescued(self, content: bytes, reason: str) -> dict[str, Registered]:
+        """What can still be read of a damaged file, which is kept."""
+        jobs = _readable(content)
+        aside = files.set_aside(self.path)
+        found = f"; {', '.join(jobs)} could still be read" if jobs else ""
+        self.damage = f"{self.path}: is not a list of jobs ({reason}); it is kept as {aside}{found}"
+        with suppress(EngineError):  # the disk may be full; they are written with the next change
+            self._write(jobs)
+        return jobs
 
     def _write(self, jobs: dict[str, Registered]) -> None:
-        replace(self.path, msgspec.json.format(msgspec.json.encode(_File(jobs)), indent=2))
+        try:
+            files.replace(self.path, msgspec.json.format(msgspec.json.encode(_File(jobs)), indent=2))
+        except OSError as error:
+            raise EngineError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         self._jobs = jobs
+
+
+def _readable(content: bytes) -> dict[str, Registered]:
+    """The jobs whose entries are sound."""
+    try:
+        entries = msgspec.json.decode(content, type=dict[str, dict[str, msgspec.Raw]]).get("jobs", {})
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    jobs = {}
+    for name, entry in entries.items():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            jobs[name] = msgspec.json.decode(entry, type=Registered)
+    return jobs

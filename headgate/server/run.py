@@ -1,34 +1,47 @@
-"""A service from its start to its clean end: lock, jobs, engine, API, loop, signals."""
+"""A service from its start to its clean end: jobs, engine, API, loop, signals. Whoever runs it holds the lock of its home."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from headgate.config import HostSettings, SparkSettings, snapshots_needed
+from headgate import clock, files
+from headgate.config import HostSettings, ServiceSettings, SparkSettings, snapshots_needed
+from headgate.core.health.policies import check_policy
 from headgate.core.provision import Terms
-from headgate.errors import JobFileError
-from headgate.journal import SqliteJournal
+from headgate.core.quantities import about
+from headgate.errors import EngineLostError, HeadgateError, IntentError, JournalDamagedError, NeedsSparkError
+from headgate.journal import SIDE_FILES, SqliteJournal
 from headgate.landlord import Landlord
+from headgate.planners import SharedSlots
 from headgate.ports import HostPool, Jobs
 from headgate.server.app import app_of, listen, served
 from headgate.server.home import Home
 from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
-from headgate.spark.jobfile import JobRequest, build, wants_spark
+from headgate.server.supervise import Life
+from headgate.spark.jobfile import JobRequest
+from headgate.spark.jobloader import build
 from headgate.spark.topology import Topology
 
+PRIVATE_UMASK = 0o077
 TICK_S = 0.2
 """How long it may take until a stop, or a job that failed, is noticed."""
+
+LOADS_AT_ONCE = 4
+"""Job files that are loaded at the same time when a service starts."""
 
 OpenEngine = Callable[..., Jobs]
 """Given a directory, settings and a master; and what else Spark is to be configured with, if there is anything."""
@@ -65,6 +78,8 @@ class Plan:
     """End by itself after so long; None: never."""
     hosts: Terms | None = None
     """Lease hosts of this machine on these terms; None: run on what is there."""
+    service: ServiceSettings = field(default_factory=ServiceSettings)
+    life: Life = field(default_factory=Life)
 
 
 class Stop:
@@ -106,22 +121,38 @@ def run(
     plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None = None, open_pool: OpenPool | None = None
 ) -> Summary:
     """Run until somebody asks to stop, or the time is over; returns what came of it."""
-    stop = stop or Stop()
+    try:
+        return _run(plan, open_engine, watcher, stop or Stop(), open_pool or _open_pool)
+    except HeadgateError as error:
+        if plan.life.begun_s is None or isinstance(error, EngineLostError):
+            raise
+        # It has run before with the same input: what is in the way now, such as a full disk, can pass.
+        raise EngineLostError(f"the service could not go on: {error}") from error
+
+
+def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop, open_pool: OpenPool) -> Summary:
     with ExitStack() as stack:
-        stack.enter_context(plan.home.held())
+        plan.home.create()
+        # Journal, state and logs hold what rows hold: they are for their user alone, whoever writes them.
+        stack.callback(os.umask, os.umask(PRIVATE_UMASK))
         stack.enter_context(_own_signals(stop))
         registry = Registry(plan.home.jobs)
-        early = [(request, _built_early(request)) for request in plan.requests]
+        requests = _requests(plan, registry)
+        limit_s = plan.loop.settings.load_job_s
+        early = _built_early(requests, limit_s)
+        for request, topology in early:
+            if topology is not None:
+                with about(f'{request.file}: job "{topology.name}": intent', IntentError):
+                    check_policy(topology.intent, plan.loop.user_policies)
         by_name((request, topology) for request, topology in early if topology is not None)
         listening = stack.enter_context(closing(listen(plan.port)))
-        window = snapshots_needed(plan.loop.settings)
-        journal = stack.enter_context(SqliteJournal(plan.home.journal, window=window))
-        pool = _pool(plan, open_pool or _open_pool)
+        journal = stack.enter_context(_journal(plan, watcher))
+        pool = _pool(plan, open_pool)
         if pool is not None:
             stop.at_once = pool.close
         landlord = _landlord(plan, pool, journal, watcher, stack)
-        watcher.tell(time.time(), "", "starts Spark")
-        engine = stack.enter_context(closing(_engine(plan, open_engine, pool)))
+        watcher.tell(clock.now_s(), "", "starts Spark")
+        engine = stack.enter_context(_closed_unless_lost(_engine(plan, open_engine, pool)))
         if landlord is not None:
             landlord.occupants = engine
         stop.listen()
@@ -129,30 +160,97 @@ def run(
             stack.callback(policy.close)
         service = Service(engine, registry, journal, plan.loop, watcher, landlord=landlord)
         stack.callback(service.alerts.close)
-        service.start(_built(early), only_these=bool(plan.requests))
-        url = stack.enter_context(served(app_of(service, plan.home.new_token()), listening))
-        stack.enter_context(plan.home.announced(url))
-        watcher.tell(service.now_s(), "", f"answers at {url}; the token is in {plan.home.token}")
-        done = _loop(service, plan, stop)
+        service.start(_built(early, limit_s), only_these=bool(requests))
+        begun_s = time.monotonic()
+        plan.life.report(begun_s)  # before it answers: what is asked of it from now on outlives it
+        announce = stack.enter_context(_answering(plan, service, listening))
+        done = _loop(service, plan, stop, announce, begun_s)
         watcher.tell(service.now_s(), "", "stops when the epochs in flight are finished")
         return done
 
 
+def _requests(plan: Plan, registry: Registry) -> Sequence[JobRequest]:
+    """Jobs of the files. A service that starts again goes by its registry: jobs that were removed since stay removed."""
+    started = plan.life.begun_s is not None
+    return () if started and not registry.damage else plan.requests
+
+
+def _journal(plan: Plan, watcher: Watcher) -> SqliteJournal:
+    window = snapshots_needed(plan.loop.settings)
+    return opened(plan.home.journal, window, lambda text: watcher.tell(clock.now_s(), "", f"alert: {text}"))
+
+
+def opened(path: Path, window: int, tell: Callable[[str], None]) -> SqliteJournal:
+    """The journal of a service, whatever became of its file: a damaged one is set aside, and a new one begun."""
+    try:
+        with ExitStack() as stack:
+            journal = stack.enter_context(SqliteJournal(path, window=window))
+            journal.check()
+            stack.pop_all()
+            return journal
+    except JournalDamagedError as error:
+        aside = files.set_aside(path, *(f"{path.name}{suffix}" for suffix in SIDE_FILES))
+        tell(f"{error}; it is kept as {aside}, and a new journal begins: lanes and pace are those of the job files")
+        return SqliteJournal(path, window=window)
+
+
+@contextmanager
+def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterator[Callable[[], None]]:
+    """The API answers and says where; yields what says so again if the file was lost."""
+    app = app_of(service, plan.home.new_token(), plan.service)
+
+    def tell(text: str) -> None:
+        service.watcher.tell(service.now_s(), "", text)
+
+    with served(app, listening, plan.service, tell) as url, plan.home.announced(url) as announce:
+        tell(f"answers at {url}; the token is in {plan.home.token}")
+        yield announce
+
+
+@contextmanager
+def _closed_unless_lost(engine: Jobs) -> Iterator[Jobs]:
+    """Close an engine in the end; one that is lost has nothing left to close, and would only complain."""
+    try:
+        yield engine
+    finally:
+        if not engine.lost():
+            _close(engine)
+
+
+def _close(engine: Jobs) -> None:
+    try:
+        engine.close()
+    except Exception as error:
+        lost = engine.lost()
+        if not lost:
+            raise
+        raise EngineLostError(f"{lost} while the jobs were being stopped") from error
+
+
 def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
-    """Where hosts come from. Those that somebody left behind who was killed go if none are wanted."""
-    if plan.hosts is None and plan.home.hosts.exists():
+    """Where hosts come from. Hosts that a killed service left behind are released if none are wanted."""
+    if plan.hosts is None:
+        release_left_hosts(plan.home, open_pool)
+        return None
+    return open_pool(plan.home.hosts, plan.hosts.settings)
+
+
+def release_left_hosts(home: Home, open_pool: OpenPool | None = None) -> None:
+    """End hosts that a service leased and could not release."""
+    if home.hosts.exists():
         from headgate.spark.pool import left_behind
 
-        if left_behind(plan.home.hosts):
-            open_pool(plan.home.hosts, HostSettings()).close()
-    return None if plan.hosts is None else open_pool(plan.home.hosts, plan.hosts.settings)
+        if left_behind(home.hosts):
+            (open_pool or _open_pool)(home.hosts, HostSettings()).close()
 
 
 def _open_pool(home: Path, settings: HostSettings) -> ClusterPool:
     """Processes of this machine; imported late, because most services need none of it."""
+    from headgate.spark.logs import Logs
     from headgate.spark.pool import LocalPool
 
-    return LocalPool(home, drain_s=settings.lane_drain_s)
+    logs = Logs(settings.host_log_mb, settings.host_log_files)
+    return LocalPool(home, clock.now_s, drain_s=settings.lane_drain_s, logs=logs, released_logs=settings.released_logs)
 
 
 def _landlord(
@@ -162,13 +260,19 @@ def _landlord(
     if pool is None or plan.hosts is None:
         return None
     loop = plan.loop
-    landlord = Landlord(
-        pool, plan.hosts, journal, loop.settings, lambda at_s, text: watcher.tell(at_s, "", text), loop.observe_only
-    )
-    stack.callback(lambda: landlord.end(time.time()))
-    stack.callback(pool.close)
-    landlord.begin(time.time())
+    planner = SharedSlots(plan.hosts, loop.settings)
+    landlord = Landlord(pool, planner, journal, lambda at_s, text: watcher.tell(at_s, "", text), loop.observe_only)
+    stack.push(partial(_end_hosts, plan, pool, landlord))
+    landlord.begin(clock.now_s())
     return landlord
+
+
+def _end_hosts(plan: Plan, pool: ClusterPool, landlord: Landlord, kind: type[BaseException] | None, *_: object) -> None:
+    """All hosts go, unless the service starts again at once and takes them over."""
+    if plan.life.supervised and kind is not None and issubclass(kind, EngineLostError):
+        return
+    pool.close()
+    landlord.end(clock.now_s())
 
 
 def _engine(plan: Plan, open_engine: OpenEngine, pool: ClusterPool | None) -> Jobs:
@@ -177,33 +281,44 @@ def _engine(plan: Plan, open_engine: OpenEngine, pool: ClusterPool | None) -> Jo
     return open_engine(plan.home.path, plan.spark, pool.master_url, pool.application(plan.hosts))
 
 
-def _built_early(request: JobRequest) -> Topology | None:
-    """Before Spark starts, so that a mistake is told at once; None if the file asks Spark for something."""
-    try:
-        return build(request)
-    except JobFileError as error:
-        if wants_spark(error):
+def _built_early(requests: Sequence[JobRequest], limit_s: float) -> list[tuple[JobRequest, Topology | None]]:
+    """Before Spark starts, so that a mistake is told at once; None for a file that asks Spark for something."""
+
+    def built(request: JobRequest) -> Topology | None:
+        try:
+            return build(request, limit_s)
+        except NeedsSparkError:
             return None
-        raise
+
+    with ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
+        return list(zip(requests, pool.map(built, requests), strict=True))
 
 
-def _built(early: Sequence[tuple[JobRequest, Topology | None]]) -> Iterator[Built]:
-    return ((request, topology or build(request)) for request, topology in early)
+def _built(early: Sequence[tuple[JobRequest, Topology | None]], limit_s: float) -> Iterator[Built]:
+    return ((request, topology or build(request, limit_s)) for request, topology in early)
 
 
-def _loop(service: Service, plan: Plan, stop: Stop) -> Summary:
-    """Rounds at their times; one that is late moves those after it."""
+def _loop(service: Service, plan: Plan, stop: Stop, announce: Callable[[], None], begun_s: float) -> Summary:
+    """Rounds at their times; one that is late moves those after it. `--for` counts from the first life on."""
     round_s = plan.loop.settings.round_s
-    begun_s = time.monotonic()
+    first_s = begun_s if plan.life.begun_s is None else plan.life.begun_s
     next_s = begun_s + round_s
-    while not stop.asked and not _over(plan, begun_s):
+    while not stop.asked and not _over(plan, first_s):
+        _check_engine(service)
         service.look()
         if time.monotonic() >= next_s:
             service.round()
+            service.tried("the address", announce)
             next_s = max(next_s + round_s, time.monotonic())
         time.sleep(max(0.0, min(TICK_S, next_s - time.monotonic())))
     return summary(time.monotonic() - begun_s, service.tally, service.status())
 
 
-def _over(plan: Plan, begun_s: float) -> bool:
-    return plan.for_s is not None and time.monotonic() - begun_s >= plan.for_s
+def _check_engine(service: Service) -> None:
+    lost = service.engine.lost()
+    if lost:
+        raise EngineLostError(lost)
+
+
+def _over(plan: Plan, first_s: float) -> bool:
+    return plan.for_s is not None and time.monotonic() - first_s >= plan.for_s

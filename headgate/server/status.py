@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.core.hosts import Bill
@@ -14,8 +15,10 @@ from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, Outcome
-from headgate.landlord import Landlord, Note
-from headgate.ports import JobState
+from headgate.host_records import Note
+from headgate.landlord import Landlord
+from headgate.ports import JobPhase, JobState
+from headgate.screen import intents_met
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ class JobStatus:
     epochs: int | None = None
     lanes: dict[str, int] = field(default_factory=dict)
     pace_s: float | None = None
+    age_s: float | None = None
+    """Age of the reading that all this was measured on; None if the job was never read."""
+    stale: bool = False
+    """Whether that reading is too old to judge the job by; `met` and `utility` are then not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,33 @@ class Status:
     advice: tuple[str, ...]
     leases: LeasesStatus | None = None
     """None if no hosts are leased: Spark is embedded, or somebody else's."""
+    headline: str = ""
+    """How many jobs meet their intents, and what became of the others."""
+    problem: str = ""
+    """What a person should look at, in a sentence: jobs that do not run, stale readings, a loop that stands still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the loop turns and the engine answers, and if not, why."""
+
+    healthy: bool
+    sentence: str
+    round_age_s: float | None
+    """Time since the last round that was completed; None before the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a round left for others to look at. The loop publishes one per round; it is replaced, never changed."""
+
+    view: View
+    phase: str
+    decision: str
+    advice: tuple[str, ...]
+    taken_s: float
+    read_s: Mapping[str, float]
+    """When each job was last read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +169,8 @@ class Known:
         return self.intent.worth if self.intent is not None else 0.0
 
 
-def job_status(state: JobState, known: Known, view: JobView | None) -> JobStatus:
-    """A job in its state; measured if it runs."""
+def job_status(state: JobState, known: Known, view: JobView | None, age_s: float | None, stale_s: float) -> JobStatus:
+    """A job in its state; measured if it runs, and judged if its reading is not older than `stale_s`."""
     intent = known.intent
     told = JobStatus(
         state=state.phase.value,
@@ -150,7 +184,33 @@ def job_status(state: JobState, known: Known, view: JobView | None) -> JobStatus
         latency_intent_s=intent.latency_s if intent is not None else None,
         juice_intent=intent.juice if intent is not None else None,
     )
-    return told if view is None else _measured(told, view)
+    if view is None:
+        return told
+    stale = age_s is not None and age_s > stale_s
+    return dataclasses.replace(_measured(told, unjudged(view) if stale else view), age_s=age_s, stale=stale)
+
+
+def unjudged(job: JobView) -> JobView:
+    """The job without a verdict: what was measured of it does not say how it is now."""
+    return dataclasses.replace(job, met=None, utility=None)
+
+
+def jobs_headline(jobs: Mapping[str, JobStatus]) -> str:
+    """How the jobs are doing in a few words: "1 of 2 jobs meet their intents, 1 failed"."""
+    wanted = [job for job in jobs.values() if job.state != JobPhase.PAUSED.value]
+    states = Counter(job.state for job in jobs.values() if job.state != JobPhase.RUNNING.value)
+    states["stale"] = sum(job.stale for job in jobs.values())
+    return intents_met(sum(job.met is True for job in wanted), len(wanted), states)
+
+
+def problem_of(jobs: Mapping[str, JobStatus]) -> str:
+    """Which jobs need a person, in a sentence; empty if none does."""
+    broken = [
+        f"{name} is {'stale' if job.stale else job.state}"
+        for name, job in jobs.items()
+        if job.stale or job.state in (JobPhase.FAILED.value, JobPhase.RETRYING.value)
+    ]
+    return ", ".join(broken)
 
 
 def _measured(told: JobStatus, view: JobView) -> JobStatus:

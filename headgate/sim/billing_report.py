@@ -11,8 +11,6 @@ from rich.table import Table
 
 from headgate.sim.run import Run
 
-Figures = Mapping[str, Any]
-
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}"

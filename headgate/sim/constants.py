@@ -58,6 +58,12 @@ EPOCH_FIXED_CORES_S: Final = 0.16
 """Core seconds that an epoch takes whatever its size."""
 TASK_CORES_S: Final = 0.004
 """Core seconds to launch one task."""
+LONGEST_EPOCH_S: Final = 5.0
+"""An epoch reads no more rows than the last one would have worked off in this time."""
+FIRST_EPOCH_ROWS: Final = 10000.0
+"""Rows that the first epoch of a job reads at most."""
+LEAST_EPOCH_ROWS: Final = 100.0
+"""Rows that an epoch may read in any case."""
 
 # -- lane model (every lane with its own queue, which holds back the sources when it is full, as in Heron)
 LANE_STEP_S: Final = 1.0

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headgate.core.latency import Latency
-from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading, Snapshot
+from headgate.core.model import OUTSIDE, HostReading, JobReading, OperatorReading, Snapshot
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.spec import Event, JobSpec, Scenario
@@ -126,7 +126,7 @@ class ContinuousEngine(SimulatedEngine):
         self._saved = {key: value for key, value in self._saved.items() if key[0] != name}
         del self._paused_until[name]
 
-    def _reallocated(self, name: str, before: JobAllocation) -> None:
+    def _reallocated(self, name: str) -> None:
         self._settle_lanes(name)
         state_mb = sum(operator.state_mb for operator in self._specs[name].operators)
         self._paused_until[name] = self._now_s + constants.PAUSE_S + state_mb / constants.RESTORE_MB_S
@@ -316,7 +316,6 @@ class ContinuousEngine(SimulatedEngine):
             queued[level.operators] = np.bincount(level.edge_child, (before + after) / 2, size)
             if len(level.out):
                 self._inflow[level.out] = done[level.out_parent] * self._factor[level.out] / step_s
-        self._step_queue = queued
         return queued
 
     def _latencies(self, service: Floats, capacity: Floats, queued: Floats, step_s: float) -> None:

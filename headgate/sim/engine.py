@@ -82,9 +82,9 @@ class SimulatedEngine(ABC):
 
     def _set(self, name: str, allocation: JobAllocation) -> None:
         if allocation != self._allocation[name]:
-            before, self._allocation[name] = self._allocation[name], allocation
+            self._allocation[name] = allocation
             self._version[name] += 1
-            self._reallocated(name, before)
+            self._reallocated(name)
 
     # -- what happens on the way
 
@@ -146,7 +146,7 @@ class SimulatedEngine(ABC):
     def _removed(self, name: str) -> None: ...
 
     @abstractmethod
-    def _reallocated(self, name: str, before: JobAllocation) -> None: ...
+    def _reallocated(self, name: str) -> None: ...
 
     @abstractmethod
     def _host_event(self, event: Event) -> None: ...

@@ -1,7 +1,8 @@
 """The epoch model: one micro-batch after another per job, stages one after another, tasks on slots (as in Spark).
 
-Each epoch takes what has arrived, costs something fixed whatever its size, and ends when its last stage does. Epochs of
-different jobs run side by side and share the cores; how much an epoch is stretched by the others is decided when it starts.
+Each epoch takes what has arrived, but no more than the last one would have worked off in a few seconds; it costs something
+fixed whatever its size, and ends when its last stage does. Epochs of different jobs run side by side and share the cores; how
+much an epoch is stretched by the others is decided when it starts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.core.latency import Latency
-from headgate.core.model import OUTSIDE, Graph, HostReading, JobAllocation, JobReading, OperatorReading
+from headgate.core.model import OUTSIDE, Graph, HostReading, JobReading, OperatorReading
+from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.keys import lane_shares, skewed, slice_weights
 from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
@@ -61,6 +63,10 @@ class _Run:
     in_epochs_s: float = 0.0
     ended_s: float | None = None
     started_s: float = 0.0
+    until_s: float = 0.0
+    """When the newest row of the epoch in flight arrived."""
+    most_rows: float = constants.FIRST_EPOCH_ROWS
+    """Rows that the next epoch reads at most, of all sources together."""
     busy_cores: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -128,7 +134,7 @@ class EpochEngine(SimulatedEngine):
         self._agenda = [entry for entry in self._agenda if entry[2] != name]
         heapq.heapify(self._agenda)
 
-    def _reallocated(self, name: str, before: JobAllocation) -> None:
+    def _reallocated(self, name: str) -> None:
         """Nothing stops: the next epoch has the new lanes; a shorter pace moves its start forward."""
         run = self._runs[name]
         self._settle(name)
@@ -163,7 +169,7 @@ class EpochEngine(SimulatedEngine):
             self._plan(self._now_s + 1.0, name, "start")  # there is nobody to start it on
             return
         self._count_arrivals(name, run)
-        rows = {source: run.arrived[source] - run.processed[source][OUTSIDE] for source in run.arrived}
+        rows = self._read(run)
         offered = _rows_per_operator(run, rows)
         stretch, cores_s, duration_s = self._stretch(run, lanes, offered)
         for operator, count in offered.items():
@@ -172,6 +178,13 @@ class EpochEngine(SimulatedEngine):
         run.started_s = self._now_s
         run.busy_cores = cores_s / duration_s * stretch
         self._plan(self._now_s + duration_s, name, "finish")
+
+    def _read(self, run: _Run) -> dict[str, float]:
+        """The oldest rows that wait, as many as an epoch may read."""
+        waiting = {source: run.arrived[source] - run.processed[source][OUTSIDE] for source in run.arrived}
+        share = min(1.0, run.most_rows / max(1e-9, sum(waiting.values())))
+        run.until_s = run.read_to_s + share * (self._now_s - run.read_to_s)
+        return {source: rows * share for source, rows in waiting.items()}
 
     def _stretch(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float]) -> tuple[float, float, float]:
         """How much the epoch is slowed by all that want the cores, its core seconds, and its duration."""
@@ -221,14 +234,16 @@ class EpochEngine(SimulatedEngine):
         run.epochs += 1
         run.in_epochs_s += self._now_s - run.started_s
         run.ended_s = self._now_s
-        run.read_to_s, run.busy_cores, run.pending = run.started_s, 0.0, {}
+        if sum(run.pending.values()) > 0:
+            factor = constants.LONGEST_EPOCH_S / (self._now_s - run.started_s)
+            run.most_rows = max(constants.LEAST_EPOCH_ROWS, sum(run.pending.values()) * factor)
+        run.read_to_s, run.busy_cores, run.pending = run.until_s, 0.0, {}
         self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
 
     def _report(self, run: _Run, rows: float) -> None:
         if rows > 0:
-            waited_s = run.started_s - run.read_to_s
-            took_s = self._now_s - run.started_s
-            run.points += [(took_s + waited_s * quantile, rows / len(_QUANTILES)) for quantile in _QUANTILES]
+            least_s, spread_s = self._now_s - run.until_s, run.until_s - run.read_to_s
+            run.points += [(least_s + spread_s * quantile, rows / len(_QUANTILES)) for quantile in _QUANTILES]
 
     def _count_arrivals(self, name: str, run: _Run) -> None:
         """Rows arrive at a rate that holds for an interval."""

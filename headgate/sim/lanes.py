@@ -17,7 +17,6 @@ from headgate.core.latency import Latency
 from headgate.core.model import (
     OUTSIDE,
     HostReading,
-    JobAllocation,
     JobReading,
     OperatorReading,
 )
@@ -103,7 +102,7 @@ class LaneEngine(SimulatedEngine):
             {name: self._new_operator(spec.name, by_name[name]) for name in graph.operators},
             dict.fromkeys(graph.sources, 0.0),
         )
-        self._reallocated(spec.name, self._allocation[spec.name])
+        self._reallocated(spec.name)
         self._runs[spec.name].paused_until_s = self._now_s
 
     def _new_operator(self, job: str, spec: OperatorSpec) -> _Operator:
@@ -121,7 +120,7 @@ class LaneEngine(SimulatedEngine):
     def _removed(self, name: str) -> None:
         del self._runs[name]
 
-    def _reallocated(self, name: str, before: JobAllocation) -> None:
+    def _reallocated(self, name: str) -> None:
         """Lanes that stay keep their place; what waits is spread over all of them; the job stands still for a while."""
         run, allocation = self._runs[name], self._allocation[name]
         for operator, lanes in allocation.lanes.items():
@@ -245,9 +244,9 @@ class LaneEngine(SimulatedEngine):
             operator.processed[parent] += part
             operator.waiting[parent] = max(0.0, rows - part)
         operator.inflow = 0.0
-        return done, self._waited_s(operator, rate, done, (before + operator.queue) / 2, step_s)
+        return done, self._waited_s(rate, done, (before + operator.queue) / 2, step_s)
 
-    def _waited_s(self, operator: _Operator, rate: Floats, done: Floats, queued: Floats, step_s: float) -> float:
+    def _waited_s(self, rate: Floats, done: Floats, queued: Floats, step_s: float) -> float:
         """Waiting in a queue that overflows is exact, in one that does not it is Allen-Cunneen's approximation."""
         usable = np.maximum(rate, 1e-9)
         busy = np.minimum(done / (usable * step_s), constants.MOST_BUSY)

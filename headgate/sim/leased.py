@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.core.hosts import Cluster, Lease, Move, Need, OperatorKey, Release, Start, Step, Stop, check_needs
+from headgate.core.hosts import Cluster, LaneStep, Lease, Move, Need, OperatorKey, Start, Stop, check_needs
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.core.provision import Demand, Terms, best_host, lanes_on_hosts
+from headgate.errors import ScenarioError
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.pool import SimulatedPool
@@ -70,13 +71,17 @@ class LeasedEngine(SimulatedEngine):
     def __init__(
         self, scenario: Scenario, seed: int, first: Mapping[OperatorKey, int] | None = None, failures: float = 0.0
     ) -> None:
-        assert scenario.terms is not None
+        if scenario.terms is None:
+            raise ScenarioError(
+                f"{scenario.name} says nothing about the hosts that can be leased; give a [[host_type]]"
+            )
         self.terms: Terms = scenario.terms
         self.pool = SimulatedPool(self.now_s, seed, self._empty, failures)
         self.unplaced: Counter[OperatorKey] = Counter()
         """Lanes that were asked for and have no room."""
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[type[LaneStep]] = Counter()
         """Steps that were carried out, by kind."""
+        self._use: dict[str, dict[str, float]] = {}
         self._flows: dict[OperatorKey, _Flow] = {}
         self._lanes: list[_Lane] = []
         self._arrived: dict[OperatorKey, float] = {}
@@ -126,15 +131,20 @@ class LeasedEngine(SimulatedEngine):
             for (key, flow), chance in zip(self._flows.items(), chances, strict=True)
         }
 
+    def take_use(self) -> dict[str, dict[str, float]]:
+        """By host, core seconds that were kept for each job since this was last asked."""
+        use, self._use = self._use, {}
+        return use
+
     def services(self) -> dict[OperatorKey, Service]:
         """How each operator served its rows."""
         return {key: flow.service for key, flow in self._flows.items()}
 
     # -- what it does
 
-    def perform(self, step: Step) -> None:
-        """Carry out one step."""
-        self.counts[type(step).__name__.lower()] += 1
+    def place(self, step: LaneStep) -> None:
+        """Start, stop or move a lane."""
+        self.counts[type(step)] += 1
         match step:
             case Start(operator, host):
                 self._start(operator, host)
@@ -144,12 +154,7 @@ class LeasedEngine(SimulatedEngine):
             case Move(operator, source, target):
                 leaving = self._newest(operator, source)
                 leaving.leaves_s = self._start(operator, target).works_s
-            case Lease(host, kind):
-                self.pool.lease(host, kind)
-            case Release(host):
-                self.pool.release(host)
-        if isinstance(step, Start | Stop):
-            self._count_lanes(step.operator[0])
+        self._count_lanes(step.operator[0])
 
     def _newest(self, operator: OperatorKey, host: str) -> _Lane:
         """The lane of an operator on a host that has begun the least."""
@@ -195,7 +200,7 @@ class LeasedEngine(SimulatedEngine):
 
     # -- what a scheduler does: lanes as asked for, where there is room
 
-    def _reallocated(self, name: str, before: JobAllocation) -> None:
+    def _reallocated(self, name: str) -> None:
         for operator, lanes in self._allocation[name].lanes.items():
             key = (name, operator)
             self.unplaced[key] = 0
@@ -211,7 +216,7 @@ class LeasedEngine(SimulatedEngine):
         there = [name for name, lanes in cluster.placed.items() if lanes[operator]]
         host = max(there, key=lambda name: (cluster.room(name).memory_mb, name))
         self._newest(operator, host).leaves_s = self._now_s
-        self.counts["stop"] += 1
+        self.counts[Stop] += 1
 
     def forget_unplaced(self, job: str) -> None:
         """Lanes that the job does without."""
@@ -228,7 +233,7 @@ class LeasedEngine(SimulatedEngine):
                     break
                 self._start(operator, host)
                 self.unplaced[operator] -= 1
-                self.counts["start"] += 1
+                self.counts[Start] += 1
         for job in self._jobs:
             self._count_lanes(job)
 
@@ -261,7 +266,8 @@ class LeasedEngine(SimulatedEngine):
         del self._put_out[name]
 
     def _host_event(self, event: Event) -> None:
-        assert event.kind == "fail-host", "the scenario was checked"
+        if event.kind != "fail-host":
+            raise ScenarioError(f"event {event.kind} cannot happen to hosts that are leased")
         for name in [event.target] if event.target else list(self.pool.hosts()):
             self.pool.kill(name)
             self._dead.add(name)
@@ -274,7 +280,6 @@ class LeasedEngine(SimulatedEngine):
             self._step(step_s)
             self._now_s += step_s
             self._lanes = [lane for lane in self._lanes if lane.gone_s > self._now_s]
-            self.pool.hosts()
 
     def _step(self, step_s: float) -> None:
         at_work = Counter(
@@ -331,15 +336,12 @@ class LeasedEngine(SimulatedEngine):
         if round(self._now_s) % round(NOISE_S):
             return
         hosts = self.pool.hosts()
-        use: dict[str, dict[str, float]] = {}
         for lane in self._lanes:
             if lane.host in hosts:
                 kind, need, job = hosts[lane.host].kind, self._flows[lane.operator].spec, lane.operator[0]
                 part = max(need.cores / kind.cores, need.memory_mb / kind.memory_mb)
-                by_job = use.setdefault(lane.host, {})
+                by_job = self._use.setdefault(lane.host, {})
                 by_job[job] = by_job.get(job, 0.0) + part * kind.cores * NOISE_S
-        for host, by_job in use.items():
-            self.pool.ledger = self.pool.ledger.used(host, by_job)
 
     # -- readings
 

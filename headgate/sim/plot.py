@@ -26,6 +26,8 @@ ACTION_COLORS: Mapping[str, str] = {
     "throttle": "#7a5195",
     "revert": "#c8553d",
     "relax": "#b08900",
+    "lease": "#2f7d32",
+    "release": "#8d6e63",
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,

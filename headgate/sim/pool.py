@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, Ledger, OperatorKey
+from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, OperatorKey
 from headgate.sim import constants
 
 
@@ -28,7 +28,6 @@ class SimulatedPool:
         """Share of the leases that never come up."""
         self._hosts: dict[str, Host] = {}
         self._ready_s: dict[str, float | None] = {}
-        self.ledger = Ledger()
 
     def lease(self, name: str, kind: HostType) -> None:
         """The time it takes to start is drawn around the usual one."""
@@ -38,7 +37,6 @@ class SimulatedPool:
         startup_s = kind.startup_s * (1 + constants.STARTUP_SPREAD * share)
         self._ready_s[name] = None if fails else self._clock() + startup_s
         self._hosts[name] = Host(name, kind, self._clock())
-        self.ledger = self.ledger.leased(name, kind, self._clock())
 
     def lease_ready(self, name: str, kind: HostType) -> None:
         """A host that was there before the simulation began."""
@@ -56,7 +54,6 @@ class SimulatedPool:
             self._hosts[name] = host = self._as_of_now(host)
             if host.phase is HostPhase.RELEASING and self._empty(name):
                 del self._hosts[name]
-                self.ledger = self.ledger.released(name, self._clock())
         return dict(self._hosts)
 
     def _as_of_now(self, host: Host) -> Host:

@@ -211,20 +211,6 @@ def jobs_table(run: Run, limit: int = 40) -> Table:
     return table
 
 
-def comparison_table(run: Run, other: Run) -> Table:
-    """A row per job: how it ended in one run and in another."""
-    table = _table("job", "intent", "worth", f"{run.policy}: met", "utility", f"{other.policy}: met", "utility")
-    others = final_jobs(other)
-    for name, job in final_jobs(run).items():
-        both = (job, others[name]) if name in others else (job,)
-        _add(table, name, job.job.intent.describe(), figure(job.worth), *(cell for one in both for cell in _ended(one)))
-    return table
-
-
-def _ended(job: JobView) -> tuple[str | Text, str]:
-    return "-" if job.met is None else yes(job.met), points(job.utility)
-
-
 def sweep_table(variants: Variants) -> Table:
     """A row per point of the sweep and policy; all met: the share of the time in which no intent was missed."""
     table = _table(variants[0][0].label, "policy", "all met", "mean", "p5", "converged", "actions", left=2)

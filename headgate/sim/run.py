@@ -13,7 +13,7 @@ from typing import Any
 
 from headgate.controller import Controller
 from headgate.core.metrics import JobView, View, span_of
-from headgate.core.model import Action, ActionKind
+from headgate.core.model import HOST_KINDS, Action, ActionKind
 from headgate.core.state import Decision, Phase
 from headgate.loads import median_rate
 from headgate.policies import Headgate, Policy, Static, policy_named
@@ -321,5 +321,6 @@ def _sent(parent: OperatorSpec, rate_rows_s: float, children: int) -> float:
 
 
 def actions_by_kind(log: list[Logged]) -> Mapping[str, int]:
-    """How many actions of each kind."""
-    return {kind.value: sum(entry.kind == kind.value for entry in log) for kind in ActionKind}
+    """How many actions about jobs of each kind."""
+    kinds = [kind for kind in ActionKind if kind not in HOST_KINDS]
+    return {kind.value: sum(entry.kind == kind.value for entry in log) for kind in kinds}

@@ -13,13 +13,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headgate.config import settings_from
-from headgate.core.health.policies import user_policies_from
+from headgate.core.health.policies import check_policy, user_policies_from
 from headgate.core.intents import Intent, intent_from
 from headgate.core.model import Graph, Operator
+from headgate.core.provision import ProvisionerName
 from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, show_seconds, shown
 from headgate.errors import InputError, ScenarioError
 from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
+from headgate.settings import settings_from
 from headgate.sim.spec import Event, Generated, HostSpec, Jitter, JobSpec, OperatorSpec, Scenario, Variant
 from headgate.sim.terms import check_events, read_terms
 
@@ -27,7 +28,7 @@ Table = Mapping[str, Any]
 
 ENGINES = ("continuous", "epochs", "lanes", "leased")
 POLICIES = ("headgate", "lanes-only", "static", "manual", "threshold")
-LEASED_POLICIES = ("headgate", "btu", "threshold", "fixed")
+LEASED_POLICIES = ("headgate", *ProvisionerName)
 TOP_FIELDS = (
     "title", "figure", "engine", "duration", "control_after", "policies", "settings", "paper",
     "cluster", "topology", "job", "event", "sweep", "user_policies", "burst", "host_type", "budget", "provisioning",
@@ -100,6 +101,8 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
     _check_lanes(engine, jobs, events)
     if terms is not None:
         check_events(events, terms)
+    own = user_policies_from(_table(table, "user_policies"), ScenarioError)
+    _check_policies(jobs, events, own)
     return Scenario(
         name=path.stem,
         title=str(table.get("title", path.stem)),
@@ -113,11 +116,20 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
         policies=_policies(table.get("policies", ["headgate", "btu" if terms else "static"]), engine),
         settings=settings_from(_table(table, "settings")),
         paper={str(key): str(value) for key, value in _table(table, "paper").items()},
-        user_policies=user_policies_from(_table(table, "user_policies"), ScenarioError),
+        user_policies=own,
         directory=str(path.parent.resolve()),
         burst_s=seconds(table.get("burst", 0), "burst", zero=True, error=ScenarioError),
         terms=terms,
     )
+
+
+def _check_policies(jobs: tuple[JobSpec, ...], events: tuple[Event, ...], own: Mapping[str, str]) -> None:
+    """Jobs that regulate themselves name a policy that there is."""
+    intents = [(job.name, job.intent) for job in (*jobs, *(event.job for event in events if event.job is not None))]
+    intents += [(event.target, event.intent) for event in events if event.intent is not None]
+    for name, intent in intents:
+        with about(f'job "{name}": intent', ScenarioError):
+            check_policy(intent, own)
 
 
 def _check_lanes(engine: str, jobs: tuple[JobSpec, ...], events: tuple[Event, ...]) -> None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from multiprocessing import Pool
 from pathlib import Path
 
-from headgate.config import HostSettings, describe, host_settings_from, settings_from
+from headgate.config import HostSettings
 from headgate.core.quantities import choice, show_seconds
 from headgate.errors import InputError
 from headgate.explain import CLOCK_KEY
 from headgate.ports import Journal
+from headgate.settings import describe, host_settings_from, settings_from
 from headgate.sim.bars import Bar, bars
 from headgate.sim.billing import run_leased
 from headgate.sim.report import Runs, Summary, Variants, result, without_logs

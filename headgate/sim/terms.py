@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.config import host_settings_from
 from headgate.core.hosts import Budget, HostType, Need, OperatorKey, check_needs
 from headgate.core.provision import Terms, check_budget
 from headgate.core.quantities import about, check_fields, number, seconds, shown
 from headgate.errors import ScenarioError
+from headgate.settings import host_settings_from
 from headgate.sim.spec import Event, JobSpec
 
 Table = Mapping[str, Any]

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate import clock
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
-from headgate.core.model import Action, Job, JobAllocation, JobReading, Outcome, Snapshot
+from headgate.core.model import Action, HostReading, Job, JobAllocation, JobReading, Outcome, Snapshot
 from headgate.core.quantities import did_you_mean
-from headgate.errors import EngineError, InputError
+from headgate.errors import EngineError, HeadgateError, InputError
 from headgate.ports import JobPhase, JobState
-from headgate.spark import session
+from headgate.spark import inflow, pulse, session
 from headgate.spark.counters import Slices
 from headgate.spark.hosts import Hosts
-from headgate.spark.job import RunningJob
+from headgate.spark.inflow import ASKED_AT_ONCE
+from headgate.spark.job import RunningJob, Shared
 from headgate.spark.metering import Gateway, TaskRecords
 from headgate.spark.places import Cluster, Places
-from headgate.spark.reasons import reason_of
-from headgate.spark.topology import Topology
+from headgate.spark.pulse import Pulse
+from headgate.spark.reasons import Cause, Failure, failure_of, reason_of
+from headgate.spark.standing import About
+from headgate.spark.topology import MOST_SHARE, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +56,15 @@ class SparkEngine:
         self._home = home.resolve()
         self._settings = settings
         self._jobs: dict[str, RunningJob] = {}
-        self._vacated: set[str] = set()
+        self._vacated: frozenset[str] = frozenset()
         self._lock = threading.RLock()
+        """Owner of the two above; never held during a call into Spark or a wait for a job's guard."""
+        self._numbers = itertools.count()
+        self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "headgate-ask")
+        self._pulse = Pulse(settings.answer_s)
+        starts = threading.BoundedSemaphore(settings.starts_at_once)
+        self._shared = Shared(spark, Gateway(spark), settings, self._askers, starts)
         self._records = TaskRecords(spark)
-        self._gateway = Gateway(spark)
         self._hosts = Hosts(self._records, embedded)
         self._places = None if embedded else Places(spark)
         self._closing = threading.Event()
@@ -66,41 +77,83 @@ class SparkEngine:
         return {name: job.job for name, job in self._running().items()}
 
     def observe(self) -> Snapshot:
-        """Jobs that do not run are not there: they hold up nobody's decisions."""
+        """Jobs that do not run are not there: they hold up no decision about others."""
+        self._check_answers()
         running = self._running()
+        asked = [one for job in running.values() for one in job.inflows.values()]
+        inflow.ask_all(asked, self._askers, self._settings.ask_s)
         readings = {name: self._reading(job) for name, job in running.items()}
         allocation = {name: job.allocation for name, job in running.items()}
-        return Snapshot(time.time(), readings, allocation, self._hosts.readings())
+        hosts = self._host_readings()
+        self._check_answers()  # lost in the meantime: what could not be read is no fault of a job
+        return Snapshot(clock.now_s(), readings, allocation, hosts)
 
     def apply(self, action: Action) -> Outcome:
+        self._check_answers()
         with self._lock:
-            gone = [name for name in action.changes if name not in self._jobs]
-            if gone:
-                return Outcome(False, f"{', '.join(gone)} does not run any more")
-            for name, allocation in action.changes.items():
-                job = self._jobs[name]
-                beyond = _beyond(job.allocation, allocation, job.slices(), set(self._hosts.cores()))
-                if beyond:
-                    return Outcome(False, f'job "{name}": {beyond}')
-            for name, allocation in action.changes.items():
-                self._jobs[name].set_allocation(allocation)
+            jobs = {name: self._jobs.get(name) for name in action.changes}
+        gone = [name for name, job in jobs.items() if job is None]
+        if gone:
+            return Outcome(False, f"{', '.join(gone)} does not run any more")
+        wanted = [(job, action.changes[name]) for name, job in jobs.items() if job is not None]
+        with self._told():
+            hosts = set(self._hosts.cores())
+        for job, allocation in wanted:
+            beyond = _beyond(job.allocation, allocation, job.slices(), hosts)
+            if beyond:
+                return Outcome(False, f'job "{job.topology.name}": {beyond}')
+        with self._told():
+            for job, allocation in wanted:
+                job.set_allocation(allocation)
         return Outcome(True)
 
     def _running(self) -> dict[str, RunningJob]:
+        return {name: job for name, job in self._all().items() if job.phase is JobPhase.RUNNING}
+
+    def _all(self) -> dict[str, RunningJob]:
         with self._lock:
-            return {name: job for name, job in self._jobs.items() if job.phase is JobPhase.RUNNING}
+            return dict(self._jobs)
 
     def _reading(self, job: RunningJob) -> JobReading | None:
         try:
-            return job.reading(self._records)
+            found = job.reading(self._records)
         except Exception as error:  # whatever the gateway raises: the job runs, but could not be read
-            job.reason = reason_of(error)
+            job.notices.set(About.READING, f"it could not be read: {reason_of(error)}")
             return None
+        job.notices.set(About.READING, "")
+        return found
+
+    def _host_readings(self) -> tuple[HostReading, ...]:
+        try:
+            return self._hosts.readings()
+        except Exception:  # whatever the gateway raises: of hosts that cannot be read, nothing is known
+            return ()
+
+    def _check_answers(self) -> None:
+        lost = self.lost()
+        if lost:
+            raise EngineError(lost)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong with Spark or a disk is told in a sentence; an engine that is lost, as such."""
+        try:
+            yield
+        except HeadgateError:
+            self._check_answers()
+            raise
+        except Exception as error:  # the gateway and the disk raise errors of many kinds
+            self._check_answers()
+            raise EngineError(reason_of(error)) from error
 
     # -- jobs come and go
 
     def submit(self, topology: Topology, allocation: JobAllocation | None = None, paused: bool = False) -> None:
-        """Start a job where its checkpoint ends, if it has one; what it has is its topology's, or `allocation`."""
+        """Start a job where its checkpoint ends, if it has one; what it has is its topology's, or `allocation`.
+
+        A job that cannot start because of an outage is accepted, and retried until the outage is over.
+        """
+        self._check_answers()
         job = self._reserved(topology, allocation)
         with job.guard:
             if paused:
@@ -117,57 +170,62 @@ class SparkEngine:
                 raise
 
     def _reserved(self, topology: Topology, allocation: JobAllocation | None) -> RunningJob:
+        name = topology.name
+        if topology.share > MOST_SHARE:
+            raise InputError(f'job "{name}": share is {topology.share}; it is at most {MOST_SHARE}')
+        first = topology.allocation(self._settings.first_pace_s)
+        job = RunningJob(self._shared, topology, self.place_of(name), allocation or first, next(self._numbers))
+        job.cluster = self._cluster(job.number)
         with self._lock:
-            if topology.name in self._jobs:
-                raise InputError(
-                    f'there is a job "{topology.name}" already; remove it first, or give this one another name'
-                )
-            if topology.share > session.MOST_SHARE:
-                raise InputError(
-                    f'job "{topology.name}": share is {topology.share}; it is at most {session.MOST_SHARE}'
-                )
-            place = self.place_of(topology.name)
-            first = topology.allocation(self._settings.first_pace_s)
-            job = RunningJob(self.spark, self._gateway, topology, place, allocation or first, self._settings)
-            job.pool = session.pool_of(topology.name, topology.share, len(self._jobs))
-            job.cluster = self._cluster(len(self._jobs))
-            self._jobs[topology.name] = job
+            if name in self._jobs:
+                raise InputError(f'there is a job "{name}" already; remove it first, or give this one another name')
+            self._jobs[name] = job
             return job
 
     def _cluster(self, first: int) -> Callable[[], Cluster]:
-        return lambda: Cluster(self._hosts.cores(), self._places, first, frozenset(self._vacated))
+        return lambda: Cluster(self._hosts.cores(), self._places, first, self._vacated, self._hosts.started_s)
 
     def _start(self, job: RunningJob) -> None:
+        """Raises unless it has started, or will be tried again because what kept it from starting can pass."""
         try:
             job.start()
-        except Exception as error:
-            raise EngineError(f'job "{job.topology.name}": {reason_of(error)}') from error
-        job.enter(JobPhase.RUNNING)
+        except Exception as error:  # the functions of the user, Spark and the source may raise anything
+            self._check_answers()
+            failure = failure_of(error)
+            if failure.cause is Cause.DETERMINISTIC:
+                raise EngineError(f'job "{job.topology.name}": {failure.reason}') from error
+            self._failed(job, failure)
+        else:
+            job.enter(JobPhase.RUNNING)
 
-    def remove(self, name: str) -> None:
-        """Finish the epoch in flight, stop, and forget the job with all that it kept."""
+    def remove(self, name: str, keep: bool = False) -> None:
+        """Finish the epoch in flight, stop, and forget the job, with all that it kept on disk unless `keep`."""
+        self._check_answers()
         job = self._job(name)
-        with job.guard:
+        with job.guard, self._told():
             job.enter(JobPhase.PAUSED)
             job.stop()
             with self._lock:
                 self._jobs.pop(name, None)
-            job.forget()
+            if not keep:
+                job.forget()
 
     def pause(self, name: str) -> None:
         """Finish the epoch in flight and stop; rows that arrive from now on wait."""
+        self._check_answers()
         job = self._job(name)
-        with job.guard:
+        with job.guard, self._told():
             job.enter(JobPhase.PAUSED)
             job.stop()
 
     def resume(self, name: str) -> None:
         """Go on where it was paused, or try again where it failed."""
+        self._check_answers()
         job = self._job(name)
         with job.guard:
             if job.phase in (JobPhase.RUNNING, JobPhase.STARTING):
                 return
-            job.failures = 0
+            job.retries.succeeded()
             self._start(job)
 
     def set_intent(self, name: str, intent: Intent) -> None:
@@ -175,25 +233,27 @@ class SparkEngine:
 
     def set_share(self, name: str, share: int) -> None:
         """From the next epoch on."""
-        if not 1 <= share <= session.MOST_SHARE:
-            raise InputError(f'job "{name}": share is {share}; it must be from 1 to {session.MOST_SHARE}')
-        job = self._job(name)
-        job.topology.share = share
-        job.pool = session.pool_of(name, share, list(self._jobs).index(name))
+        if not 1 <= share <= MOST_SHARE:
+            raise InputError(f'job "{name}": share is {share}; it must be from 1 to {MOST_SHARE}')
+        self._job(name).share = share
 
     def set_read_limit(self, name: str, rows: int | None) -> None:
         """From the next epoch on; None: as many as have arrived."""
         if rows is not None and rows < 1:
             raise InputError(f'job "{name}": its read limit is {rows}; it must be at least 1 row')
-        self._job(name).set_read_limit(rows)
+        job = self._job(name)
+        with self._told():
+            job.set_read_limit(rows)
 
     def vacate(self, host: str) -> None:
         """Lanes and keyed state move away from this host, by Spark's name for it, while jobs go on."""
-        self._vacated.add(host)
+        with self._lock:
+            self._vacated |= {host}
 
     def occupy(self, host: str) -> None:
         """It may have lanes and state again."""
-        self._vacated.discard(host)
+        with self._lock:
+            self._vacated -= {host}
 
     def is_vacant(self, host: str) -> bool:
         """Whether no job needs the state on this host any more: it may be released."""
@@ -201,11 +261,13 @@ class SparkEngine:
         return all(one.hosting.is_free(host) for one in hosted)
 
     def states(self) -> Mapping[str, JobState]:
-        with self._lock:
-            return {
-                name: JobState(job.phase, job.reason, job.topology.share, job.most_rows, job.since_s)
-                for name, job in self._jobs.items()
-            }
+        return {name: job.state for name, job in self._all().items()}
+
+    def lost(self) -> str:
+        found = self._pulse.lost()
+        if found or self._closing.is_set() or self._supervisor.is_alive():
+            return found
+        return "the thread that supervises jobs ended unexpectedly"
 
     def close(self) -> None:
         """Finish all epochs in flight, then stop everything, Spark included."""
@@ -213,8 +275,29 @@ class SparkEngine:
         self._supervisor.join()
         self._hosts.close()
         with ThreadPoolExecutor(STOPPED_AT_ONCE) as pool:
-            list(pool.map(_quietly(RunningJob.stop), self._jobs.values()))
-        session.stop(self.spark)
+            list(pool.map(self._end, self._all().values()))
+        self._askers.shutdown(wait=False, cancel_futures=True)
+        lost = self._pulse.lost()
+        self._pulse.close()
+        if lost:
+            pulse.abandon(self.spark)
+        else:
+            session.stop(self.spark, self._settings.exit_s)
+
+    def _end(self, job: RunningJob) -> None:
+        """A job that does not stop must not keep the others from it; Spark's own end ends it."""
+        started = job.guard.acquire(timeout=self._settings.stop_s)
+        try:
+            if not self._pulse.lost():
+                job.stop()
+        except Exception as error:  # whatever the gateway raises; if it is gone, that is not the job's failure
+            if not self._pulse.lost():
+                job.enter(JobPhase.FAILED, reason_of(error))
+        finally:
+            if started:
+                job.guard.release()
+        if self._pulse.lost():
+            job.abandon()
 
     def place_of(self, name: str) -> Path:
         """Where a job keeps what it must not forget."""
@@ -230,48 +313,60 @@ class SparkEngine:
 
     def _supervise(self) -> None:
         while not self._closing.wait(SUPERVISE_S):
-            for job in list(self._jobs.values()):
-                with job.guard:
-                    self._look_after(job)
+            session.rotate_output(self._home, self._settings)
+            for job in self._all().values():
+                if not self._pulse.lost():
+                    self._look_at(job)
+
+    def _look_at(self, job: RunningJob) -> None:
+        """A job that is being started or stopped is left alone: its guard is held for as long as that takes."""
+        if not job.guard.acquire(blocking=False):
+            return
+        try:
+            self._look_after(job)
+        except Exception as error:  # at the edge of a job: its trouble must not end the supervision of others
+            job.notices.set(About.READING, f"it could not be looked at: {reason_of(error)}")
+        finally:
+            job.guard.release()
 
     def _look_after(self, job: RunningJob) -> None:
-        if job.phase is JobPhase.RUNNING:
-            reason = job.failure()
-            if reason is not None:
-                self._failed(job, reason)
-            elif job.epochs:
-                job.failures = 0
-        elif job.phase is JobPhase.RETRYING:
-            self._retry(job)
+        if job.retries.is_restarting:
+            return
+        if job.phase is JobPhase.RETRYING and job.retries.awaits:
+            if job.retries.take_due(time.monotonic()):
+                threading.Thread(target=self._restart, args=(job,), name="headgate-restart", daemon=True).start()
+        elif job.phase in (JobPhase.RUNNING, JobPhase.RETRYING):
+            self._check(job)
 
-    def _failed(self, job: RunningJob, reason: str) -> None:
-        """Try again after a while, for longer each time; after too many failures in a row, leave it to a person."""
+    def _check(self, job: RunningJob) -> None:
+        failure = job.failure()
+        if failure is not None:
+            if job.epochs:
+                job.retries.succeeded()  # something went well since it was last started
+            self._failed(job, failure)
+            return
         if job.epochs:
-            job.failures = 0  # something went well since it was last started
-        job.failures += 1
-        if job.failures > self._settings.retries:
-            job.enter(JobPhase.FAILED, reason)
-            return
-        wait_s = min(self._settings.back_off_limit_s, self._settings.back_off_s * 2 ** (job.failures - 1))
-        job.retry_at_s = time.time() + wait_s
-        job.enter(JobPhase.RETRYING, reason)
-
-    def _retry(self, job: RunningJob) -> None:
-        now_s = time.time()
-        if job.retry_at_s:
-            if now_s < job.retry_at_s:
-                return
-            job.retry_at_s = 0.0
-            try:
-                job.start()
-            except Exception as error:
-                self._failed(job, reason_of(error))
-            return
-        reason = job.failure()
-        if reason is not None:
-            self._failed(job, reason)
-        elif job.epochs or now_s - job.since_s > CALM_S:
+            job.retries.succeeded()
+        if job.phase is JobPhase.RETRYING and (job.epochs or time.monotonic() - job.started_s > CALM_S):
             job.enter(JobPhase.RUNNING)
+
+    def _failed(self, job: RunningJob, failure: Failure) -> None:
+        """Try again after a while, for longer each time; after too many failures of its own, leave it to a person."""
+        again = job.retries.failed(failure, time.monotonic())
+        job.enter(JobPhase.RETRYING if again else JobPhase.FAILED, job.retries.reason)
+
+    def _restart(self, job: RunningJob) -> None:
+        """On a thread of its own: a start may take as long as a source takes to answer."""
+        with job.guard:
+            try:
+                # It may have been paused or removed in the meantime, and the engine closed.
+                if job.phase is JobPhase.RETRYING and not self._closing.is_set():
+                    job.start()
+            except Exception as error:  # at the edge of a job, as above
+                if not self._pulse.lost():
+                    self._failed(job, failure_of(error))
+            finally:
+                job.retries.is_restarting = False
 
 
 def _beyond(has: JobAllocation, wanted: JobAllocation, slices: Mapping[str, Slices], hosts: set[str]) -> str:
@@ -287,15 +382,3 @@ def _beyond(has: JobAllocation, wanted: JobAllocation, slices: Mapping[str, Slic
         if not all(0 <= lane < wanted.lanes.get(name, 1) for lane in lanes):
             return f'operator "{name}": slices on lanes that it does not have'
     return ""
-
-
-def _quietly(stop: Callable[[RunningJob], None]) -> Callable[[RunningJob], None]:
-    """One job that does not stop must not keep the others from it; Spark's own end ends it."""
-
-    def attempt(job: RunningJob) -> None:
-        try:
-            stop(job)
-        except Exception as error:
-            job.enter(JobPhase.FAILED, reason_of(error))
-
-    return attempt

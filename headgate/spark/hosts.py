@@ -6,6 +6,7 @@ task seconds is known.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from headgate.core.model import HostReading
 from headgate.spark.metering import TaskRecords
+from headgate.threads import WatchedThread
 
 LOOK_S = 0.2
 EMBEDDED = "localhost"
@@ -26,17 +28,17 @@ class Hosts:
 
     def __init__(self, records: TaskRecords, embedded: bool) -> None:
         self._records = records
-        self._embedded = embedded
         self._before: dict[str, float] = {}
-        self._read_s = time.time()
+        self.started_s = self._read_s = time.monotonic()
         self._runnable = _Runnable() if embedded else None
-        self._cores: Mapping[str, float] = {}
-        self._asked_s = -KNOWN_S
+        self._known: tuple[float, Mapping[str, float]] = (-KNOWN_S, {})
+        """When Spark was last asked for the hosts, and their cores: replaced as a whole by any thread that plans an epoch."""
 
     def readings(self) -> tuple[HostReading, ...]:
         if self._runnable is not None:
             return (HostReading(EMBEDDED, float(os.cpu_count() or 1), self._runnable.mean()),)
-        now_s, elapsed_s = time.time(), max(0.001, time.time() - self._read_s)
+        now_s = time.monotonic()
+        elapsed_s = max(0.001, now_s - self._read_s)
         cores, spent = self._executors()
         found = tuple(
             HostReading(host, cores[host], _grown(spent[host], self._before.get(host), elapsed_s)) for host in cores
@@ -46,9 +48,11 @@ class Hosts:
 
     def cores(self) -> Mapping[str, float]:
         """Cores of every host that runs tasks; there is nothing to choose from on the embedded Spark."""
-        if self._runnable is None and time.monotonic() - self._asked_s >= KNOWN_S:
-            self._cores, self._asked_s = self._executors()[0], time.monotonic()
-        return self._cores
+        asked_s, cores = self._known
+        if self._runnable is None and time.monotonic() - asked_s >= KNOWN_S:
+            cores = self._executors()[0]
+            self._known = (time.monotonic(), cores)
+        return cores
 
     def _executors(self) -> tuple[dict[str, float], dict[str, float]]:
         """Cores and task seconds of every host, all its executors together."""
@@ -75,7 +79,7 @@ class _Runnable:
         self._sum, self._count = 0.0, 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="headgate-load", daemon=True)
+        self._thread = WatchedThread("headgate-load", self._look, logging.getLogger(__name__).warning)
         self._thread.start()
 
     def mean(self) -> float | None:
@@ -86,8 +90,7 @@ class _Runnable:
         return mean
 
     def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
+        self._thread.close(None, self._closing.set)
 
     def _look(self) -> None:
         while not self._closing.wait(LOOK_S):

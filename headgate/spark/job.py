@@ -6,55 +6,57 @@ sinks, counts, and then waits until the pace lets the next epoch start.
 
 from __future__ import annotations
 
-import math
 import shutil
 import socket
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from headgate import clock
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
-from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph, Job, JobAllocation, JobReading
+from headgate.core.quantities import show_seconds
 from headgate.errors import EngineError, StateError
-from headgate.ports import JobPhase
-from headgate.spark import levers, metering, plan, session
+from headgate.ports import JobPhase, JobState
+from headgate.spark import inflow, metering, plan, progress, session
+from headgate.spark.busy import add_busy
+from headgate.spark.connections import patience_of
 from headgate.spark.counters import Done, Slices, start_of
+from headgate.spark.given import Given, Moment
+from headgate.spark.inflow import Inflow
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.keyed_hosts import Hosted, planned_anew
-from headgate.spark.levers import Levers
-from headgate.spark.metering import LATE_S, MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals, Counter, Gateway, TaskRecords
+from headgate.spark.limits import RowLimits
+from headgate.spark.metering import LATE_S, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.places import ONE_HOST, Cluster
-from headgate.spark.plan import Observing
-from headgate.spark.reasons import reason_of
-from headgate.spark.topology import Source, Topology
+from headgate.spark.progress import Progress
+from headgate.spark.reasons import Cause, Failure, comes_from_source, failure_of
+from headgate.spark.retrying import Retries
+from headgate.spark.sampling import EpochRows, Sampling
+from headgate.spark.sources import ticks
+from headgate.spark.standing import About, Notices, Standing
+from headgate.spark.timeline import CHECKPOINT, Timeline
+from headgate.spark.topology import Lossy, Source, Topology
+from headgate.spark.writing import Writing, begin_start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-PROGRESS = "progress.json"
 LOOK_S = 0.02
 """How often a stop looks whether the query has come to rest."""
 SLOWER = 1.1
 """From one epoch to the next, Spark's own part is believed to have become longer by this factor at most."""
-ALIKE = 1.5
-"""Epochs that differ by no more than this factor count as alike."""
-LEAST_ROWS = 10
-"""An epoch may always read so many."""
-CATCH_UP = 1.2
-"""And so many times what arrived since the epoch before: an epoch that is slow for other reasons must not fall behind."""
-LONGER = 2.0
-"""But never so many that, at the speed of the epoch before, it would take more than this many times the longest time: with too few
-lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
+READY_S = 12.0
+"""How long a start waits for the processes that read the sources; Spark itself gives them 10 s."""
+STARTING = ("Initializing", "Getting offsets", "Starting")
+"""What Spark says of a query whose sources have not been asked for rows yet."""
 
 
 class Stopped(Exception):
@@ -62,64 +64,62 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Rows of each source that were processed before and after an epoch, so that a restart counts on."""
+class Shared:
+    """What all jobs of an engine use."""
 
-    epoch: int
-    before: Mapping[str, float]
-    after: Mapping[str, float]
+    spark: SparkSession
+    gateway: Gateway
+    settings: SparkSettings
+    askers: ThreadPoolExecutor
+    """Ask sources how many rows have arrived."""
+    starts: threading.BoundedSemaphore
+    """Held while the processes of a job start."""
 
 
 class RunningJob:
     """A job with its query, in whatever phase it is."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        gateway: Gateway,
-        topology: Topology,
-        place: Path,
-        allocation: JobAllocation,
-        settings: SparkSettings,
-    ) -> None:
+    def __init__(self, shared: Shared, topology: Topology, place: Path, allocation: JobAllocation, number: int) -> None:
         self.topology = topology
         self.graph: Graph = topology.graph()
         self.intent: Intent = topology.intent
         self.place = place
-        self.pool = ""
-        self.read_limit: int | None = settings.read_limit
-        self.phase = JobPhase.STARTING
-        self.reason = ""
-        self.since_s = time.time()
-        self.failures = 0
-        self.retry_at_s = 0.0
+        self.number = number
+        """Differs from that of every other job of the engine."""
+        self.share = topology.share
+        self.standing = Standing(JobPhase.STARTING)
+        self.retries = Retries(shared.settings)
+        self.notices = Notices()
         self.guard = threading.RLock()
         """Held by whoever changes its phase."""
-        self._spark = spark
-        self._gateway = gateway
-        self._settings = settings
-        self._keyed: KeyedStates | None = None
+        self._timeline = Timeline(place)
         self.cluster: Callable[[], Cluster] = lambda: ONE_HOST
         """The hosts that there are when an epoch begins."""
-        self._allocation = allocation
-        self._version = round(time.time() * 1000)
-        self._counters = start_of(self.graph, allocation, self._version, {})
+        self._shared = shared
+        self._spark = shared.spark
+        self._gateway = shared.gateway
+        self._settings = shared.settings
+        self._keyed: KeyedStates | None = None
+        self._writing = Writing()
+        self._given = Given(round(clock.now_s() * 1000), allocation, shared.settings.read_limit)
+        self._giving = threading.Lock()
+        """Held by whoever replaces what it has been given."""
+        self._limits = RowLimits(self.graph.sources, self._place_of, shared.settings, lambda: self._given.of_sources)
+        self.inflows = {name: Inflow(self._question(name)) for name in self.graph.sources}
+        self._counters = start_of(self.graph, allocation, self._given.version, {})
         self._shape = plan.Shape()
-        self._counter = Counter(gateway)
-        self._waited: dict[str, Arrivals] = {}
-        """When rows had arrived, counted from the start of the epoch that was observed last."""
-        self._unobserved: int | None = None
-        """Epochs with many rows since then, all alike; None if the last one had few."""
-        self._before: tuple[int, float] = (0, 0.0)
-        """Rows and seconds of the last epoch."""
-        self._rows: dict[str, int] = {}
-        self._arrived_before: dict[str, float] = {}
+        self._counter = Counter(shared.gateway)
+        self._sampling = Sampling()
+        self.started_s = time.monotonic()
+        """When its query was last started."""
         self._query: StreamingQuery | None = None
         self._error: BaseException | None = None
         self._read_to_s = time.time()
         self._gap_s = 0.0
         self._returned_s: float | None = None
+        self._trouble_epoch: int | None = None
         self._line: Any = None
+        self._forgotten = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._resting = threading.Event()
@@ -133,13 +133,29 @@ class RunningJob:
         return Job(self.topology.name, self.graph, self.intent, self.topology.tenant)
 
     @property
+    def phase(self) -> JobPhase:
+        return self.standing.phase
+
+    @property
     def allocation(self) -> JobAllocation:
         """What the next epoch will have."""
-        return self._allocation
+        return self._given.allocation
+
+    @property
+    def pool(self) -> str:
+        """The pool that its next epoch runs in."""
+        return session.pool_of(self.topology.name, self.share, self.number)
+
+    @property
+    def state(self) -> JobState:
+        """Where it stands, for people."""
+        now = self.standing
+        reason = now.reason or (self.notices.text() if now.phase is JobPhase.RUNNING else "")
+        return JobState(now.phase, reason, self.share, self._given.most_rows, now.since_s)
 
     def enter(self, phase: JobPhase, reason: str = "") -> None:
         """From now on it is in this phase."""
-        self.phase, self.reason, self.since_s = phase, reason, time.time()
+        self.standing = Standing(phase, reason)
 
     # -- life
 
@@ -149,18 +165,35 @@ class RunningJob:
         self._counter.detach()
         self._hang_up()
         self._error = None
-        self._version += 1  # what is counted begins anew
-        self._counters = start_of(self.graph, self._allocation, self._version, self._processed_before())
-        self._pull_levers()
+        self.notices.clear()
+        self._timeline.restore()
+        self._writing = Writing(begin_start(self.place), patience_of(self._settings))
+        given = self._give(lambda given: replace(given, version=given.version + 1))  # what is counted starts from zero
+        self._limits.write()
         stream = self._stream()
+        self._counters = start_of(self.graph, given.allocation, given.version, self._processed_before())
+        self._sampling = Sampling()
+        self._returned_s = None
         self._close_state()
         self._keyed = self._keyed_states()
         self._dry_run(stream)
         writer = (
             stream.writeStream.foreachBatch(self._epoch).queryName(self.topology.name).outputMode(self.topology.mode)
         )
-        self._read_to_s = time.time()
-        self._query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
+        writer = writer.option("checkpointLocation", str(self.place / CHECKPOINT))
+        with self._shared.starts:
+            self._read_to_s = time.time()
+            self.started_s = time.monotonic()
+            self._query = writer.start()
+            self._await_sources(self._query)
+
+    def _await_sources(self, query: StreamingQuery) -> None:
+        """Until the sources have answered for the first time, or the query has ended."""
+        deadline_s = time.monotonic() + READY_S
+        while time.monotonic() < deadline_s and query.isActive and not self._stopping.is_set():
+            if not self._resting.is_set() or not query.status["message"].startswith(STARTING):
+                return
+            time.sleep(LOOK_S)
 
     def stop(self) -> None:
         """Let the epoch in flight finish, then stop; nothing is left running."""
@@ -169,8 +202,8 @@ class RunningJob:
         self._wake.set()
         if query is None:
             return
-        deadline_s = time.time() + self._settings.stop_s
-        while query.isActive and time.time() < deadline_s:
+        deadline_s = time.monotonic() + self._settings.stop_s
+        while query.isActive and time.monotonic() < deadline_s:
             if self._resting.is_set() and not query.status["isTriggerActive"]:
                 break
             time.sleep(LOOK_S)
@@ -179,6 +212,15 @@ class RunningJob:
         self._counter.detach()
         self._hang_up()
         self._close_state()
+
+    def abandon(self) -> None:
+        """Its JVM is gone: give back what this process holds."""
+        self._stopping.set()
+        self._wake.set()
+        self._query = None
+        self._hang_up()
+        with suppress(Exception):  # what it holds in the JVM went with it
+            self._close_state()
 
     def _keyed_states(self) -> KeyedStates | None:
         nodes = [node for node in self.topology.nodes.values() if node.keyed is not None]
@@ -189,7 +231,8 @@ class RunningJob:
 
     def _state_trouble(self, error: StateError) -> None:
         """Snapshots and clean-up go on beside the epochs: what fails there is shown, and tried again."""
-        self.reason = f"upkeep of its state: {error}"
+        self.notices.set(About.UPKEEP, f"upkeep of its state: {error}")
+        self._trouble_epoch = self._counters.epochs
 
     def _close_state(self) -> None:
         if self._keyed is not None:
@@ -210,15 +253,21 @@ class RunningJob:
 
     def forget(self) -> None:
         """Delete what it kept on disk."""
+        self._forgotten = True
         shutil.rmtree(self.place, ignore_errors=True)
 
-    def failure(self) -> str | None:
+    def failure(self) -> Failure | None:
         """Why the query ended by itself; None if it did not."""
         query = self._query
         if query is None or query.isActive:
             return None
         ended = self._error or query.exception()
-        return reason_of(ended) if ended is not None else "its query ended"
+        if ended is None:
+            return Failure("its query ended", Cause.DETERMINISTIC)
+        found = failure_of(ended)
+        if found.reason.startswith('operator "') or not comes_from_source(ended):
+            return found
+        return replace(found, reason=f"{plan.named_source(self.graph)}: {found.reason}")
 
     @property
     def epochs(self) -> int:
@@ -233,13 +282,14 @@ class RunningJob:
                 if not frame.isStreaming:
                     raise EngineError("its function returned a DataFrame that is not a stream; use spark.readStream")
             frames[name] = frame
-        return plan.tagged_union(frames)
+        stream = plan.tagged_union(frames)
+        return ticks.with_ticks(self._spark, stream, self._ticks) if self.topology.has_timers else stream
 
     def _dry_run(self, stream: DataFrame) -> None:
         """Build an epoch without rows: mistakes in the user's functions show before the query starts."""
         empty = self._spark.createDataFrame([], stream.schema)
         epoch = plan.build(
-            self.topology, self.graph, empty, plan.DRY, self._allocation, self._gateway, keyed=self._keyed
+            self.topology, self.graph, empty, plan.DRY, self.allocation, self._gateway, keyed=self._keyed
         )
         self._shape = plan.shape(self.topology, self.graph, epoch)
         plan.release(epoch)
@@ -254,45 +304,34 @@ class RunningJob:
         place.mkdir(parents=True, exist_ok=True)
         return place
 
+    @property
+    def _ticks(self) -> Path:
+        return self.place / "ticks"
+
     # -- levers
 
     def set_allocation(self, allocation: JobAllocation) -> None:
         """From the next epoch on; a shorter pace also ends the wait that is under way."""
-        if allocation == self._allocation:
+        if allocation == self.allocation:
             return
-        self._version += 1
-        self._allocation = allocation
-        self._pull_levers()
+        self._give(lambda given: replace(given, version=given.version + 1, allocation=allocation))
+        self._limits.write()
         self._wake.set()
 
     def set_read_limit(self, rows: int | None) -> None:
         """From the next epoch on; what a person sets goes before what the job was given."""
-        self.read_limit = rows
-        self._allocation = replace(self._allocation, read_limit=None)
-        self._pull_levers()
+        self._give(lambda given: replace(given, read_limit=rows, allocation=replace(given.allocation, read_limit=None)))
+        self._limits.write()
 
-    @property
-    def most_rows(self) -> int | None:
-        """Its read limit now."""
-        return self.read_limit if self._allocation.read_limit is None else self._allocation.read_limit
-
-    def _pull_levers(self) -> None:
-        for name in self.graph.sources:
-            lanes, rows = self._allocation.lanes.get(name, 1), self._rows.get(name, self._settings.first_rows)
-            most = rows if self.most_rows is None else min(rows, self.most_rows)
-            levers.write(self._place_of(name), Levers(lanes, most))
+    def _give(self, change: Callable[[Given], Given]) -> Given:
+        with self._giving:
+            self._given = change(self._given)
+            return self._given
 
     def _limit_rows(self, sent: Mapping[str, int], took_s: float) -> None:
-        """As many rows as would have been worked off in the longest time that an epoch may take; or as arrive, within limits."""
-        factor = self._settings.longest_epoch_s / max(0.01, took_s)
-        for name in self.graph.sources:
-            arrived = self._arrived(name)
-            if sent[name] and arrived is not None:
-                since = arrived - self._arrived_before.get(name, 0.0)
-                wanted = min(max(sent[name] * factor, CATCH_UP * since), sent[name] * factor * LONGER)
-                self._rows[name] = math.ceil(max(LEAST_ROWS, wanted))
-                self._arrived_before[name] = arrived
-        self._pull_levers()
+        inflow.ask_all(self.inflows.values(), self._shared.askers, self._settings.ask_s)
+        arrived = {name: told.rows for name, one in self.inflows.items() if (told := one.told()) is not None}
+        self._limits.adjust(sent, arrived, took_s)
 
     # -- epochs, in the query's own thread
 
@@ -304,25 +343,26 @@ class RunningJob:
         try:
             self._counter.attach(batch.sparkSession)
             self._counter.begin(batch)
-            started_s = self._begin()
-            planned_anew(lambda: self._run(batch, number, started_s), lambda error: self._may_go_on(error, batch))
-            self._wait(started_s)
+            started = self._begin()
+            self._timeline.begin(number)
+            planned_anew(lambda: self._run(batch, number, started), lambda error: self._may_go_on(error, batch))
+            self._wait(started)
         except BaseException as error:
             self._counters.given_up()
             self._error = error
             raise
         finally:
-            self._returned_s = time.time()
+            self._returned_s = time.monotonic()
             self._resting.set()
 
-    def _begin(self) -> float:
+    def _begin(self) -> Moment:
         """The time between two callbacks is Spark's own, for offsets, log and commit, unless there were no rows to read."""
-        now_s = time.time()
+        now = Moment.now()
         if self._returned_s is not None:
-            gap_s = now_s - self._returned_s
+            gap_s = now.at_s - self._returned_s
             self._gap_s = gap_s if self._gap_s == 0 else min(gap_s, SLOWER * self._gap_s)
-        self._counters.started(now_s, self._gap_s)
-        return now_s
+        self._counters.started(now.at_s, self._gap_s)
+        return now
 
     def _may_go_on(self, error: Exception, batch: DataFrame) -> bool:
         if self._stopping.is_set() or self._keyed is None or not self._keyed.may_go_on(error):
@@ -330,51 +370,49 @@ class RunningJob:
         self._counter.begin(batch)
         return True
 
-    def _run(self, batch: DataFrame, number: int, started_s: float) -> None:
-        allocation, version = self._allocation, self._version
+    def _run(self, batch: DataFrame, number: int, started: Moment) -> None:
+        given = self._given
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-        tag = f"headgate-{self.topology.name}-{version}-{number}"
-        with self._exchanging(batch, allocation):
+        tag = f"headgate-{self.topology.name}-{given.version}-{number}"
+        with self._exchanging(batch, given.allocation):
             epoch = plan.build(
                 self.topology,
                 self.graph,
                 batch,
                 number,
-                allocation,
+                given.allocation,
                 self._gateway,
                 tag,
                 self._shape,
-                self._observing(),
+                self._sampling.observing(),
                 self._keyed,
                 self.cluster(),
             )
             try:
-                plan.run(self.topology, self.graph, epoch)
+                plan.run(self.topology, self.graph, epoch, self._writing)
                 plan.commit_state(epoch)
-                until_s = time.time() + LATE_S
+                self._ask_for_epoch(number)
+                until_s = time.monotonic() + LATE_S
                 observed = metering.read_all(epoch.observed, until_s)
                 sent = self._sent(epoch, observed, until_s)
             finally:
                 plan.release(epoch)
-        self._count(epoch, sent, self._arrivals(observed, started_s), started_s, version, allocation)
+        self._notice_unknown(observed)
+        self._count(epoch, sent, self._sampling.arrivals(observed, started.wall_s), started, given)
 
-    def _observing(self) -> Observing:
-        """Few rows are all looked at; of many, a sample in every so many-th epoch."""
-        if self._unobserved is None:
-            return Observing.ALL
-        return Observing.NONE if 0 < self._unobserved < OBSERVED_EVERY else Observing.SAMPLE
+    def _ask_for_epoch(self, number: int) -> None:
+        """After this one, when a timer is due: before Spark's commit, so that a crash in between loses no timer."""
+        wait_s = None if self._keyed is None or not self.topology.has_timers else self._keyed.wait_s()
+        if wait_s is not None:
+            ticks.ask(self._ticks, number + 1, wait_s)
 
-    def _unobserved_after(self, rows: int, took_s: float) -> int | None:
-        """Epochs are alike while neither their rows nor their time differ much from one to the next."""
-        before, self._before = self._before, (rows, took_s)
-        if rows <= MANY_ROWS:
-            return None
-        alike = all(1 / ALIKE <= now / then <= ALIKE for now, then in zip((rows, took_s), before, strict=True) if then)
-        return (self._unobserved or 0) % OBSERVED_EVERY + 1 if alike else 0
-
-    def _arrivals(self, observed: Mapping[str, Arrivals], started_s: float) -> dict[str, Arrivals]:
-        self._waited |= {name: found.moved(-started_s) for name, found in observed.items() if found.quantiles_s}
-        return {name: waited.moved(started_s) for name, waited in self._waited.items()}
+    def _notice_unknown(self, observed: Mapping[str, Arrivals]) -> None:
+        """Rows whose arrival is null have no latency, which a person should know."""
+        timed = [found for name, found in observed.items() if self._shape.observed[name] is not None]
+        rows, unknown = sum(found.rows for found in timed), sum(found.rows - found.known for found in timed)
+        text = f"{unknown:,} of {rows:,} rows of an epoch do not say when they arrived: their latency is not known"
+        if rows:
+            self.notices.set(About.ARRIVALS, text if unknown else "")
 
     def _sent(self, epoch: plan.Epoch, arrivals: Mapping[str, Arrivals], until_s: float) -> dict[str, int]:
         """Rows that every operator put out."""
@@ -399,47 +437,46 @@ class RunningJob:
         epoch: plan.Epoch,
         sent: Mapping[str, int],
         arrivals: Mapping[str, Arrivals],
-        started_s: float,
-        version: int,
-        allocation: JobAllocation,
+        started: Moment,
+        given: Given,
     ) -> None:
         rows = sum(sent[source] for source in self.graph.sources)
         before = {source: self._counters.processed(source) for source in self.graph.sources}
-        done = Done(version, epoch.tag, epoch.stages, rows)
-        latency = [self._latency(sink, epoch.finished_s[sink], sent, arrivals, started_s) for sink in self.graph.sinks]
-        self._counters.finished(time.time(), sent, latency, done, allocation.lanes)
-        took_s = time.time() - started_s
-        self._unobserved = self._unobserved_after(rows, took_s)
+        done = Done(given.version, epoch.tag, epoch.stages, rows)
+        put = EpochRows(self.graph, self._shape, sent, arrivals, started.wall_s, self._read_to_s)
+        latency = [put.latency(sink, epoch.finished_s[sink]) for sink in self.graph.sinks]
+        self._counters.finished(time.monotonic(), sent, latency, done, given.allocation.lanes)
+        took_s = time.monotonic() - started.at_s
+        self._sampling.done(rows, took_s)
         self._limit_rows(sent, took_s)
-        self._read_to_s = started_s
+        self._read_to_s = started.wall_s
+        self._forgive_upkeep()
         after = {source: before[source] + sent[source] for source in before}
-        levers.replace(self.place / PROGRESS, msgspec.json.encode(Progress(epoch.number, before, after)))
+        progress.save(self.place, Progress(epoch.number, before, after))
+        self._tell_losses()
 
-    def _latency(
-        self, sink: str, finished_s: float, sent: Mapping[str, int], arrivals: Mapping[str, Arrivals], started_s: float
-    ) -> Latency | None:
-        """By the rows at the sink if they still say when they arrived; else by those that went into the epoch."""
-        put_out = sent[self.graph.operators[sink].inputs[0]]
-        if sink in self._shape.observed:
-            return arrivals[sink].latency(finished_s, put_out) if sink in arrivals else None
-        read = {name: sent[name] for name in plan.sources_of(self.graph, sink) if sent[name]}
-        parts = [
-            arrivals.get(name, self._evenly(rows, started_s)).latency(finished_s, put_out * rows / sum(read.values()))
-            for name, rows in read.items()
-        ]
-        return merge(parts)
+    def _tell_losses(self) -> None:
+        """Rows that a source had to leave out are shown for as long as the job runs."""
+        told = (self._losses(name) for name in self.graph.sources)
+        self.notices.set(About.LOSSES, "; ".join(text for text in told if text))
 
-    def _evenly(self, rows: int, started_s: float) -> Arrivals:
-        """Rows that do not say when they arrived did so evenly since the epoch before was read."""
-        waited_s = started_s - self._read_to_s
-        arrived_s = tuple(self._read_to_s + waited_s * quantile for quantile, _ in WEIGHTS)
-        return Arrivals(rows, rows * (self._read_to_s + waited_s / 2), arrived_s)
+    def _losses(self, name: str) -> str:
+        source = self.topology.nodes[name].function
+        told = source.losses(self._place_of(name)) if isinstance(source, Lossy) else ""
+        return f'operator "{name}": {told}' if told else ""
 
-    def _wait(self, started_s: float) -> None:
+    def _forgive_upkeep(self) -> None:
+        """Upkeep that failed is tried again every so many epochs; when that went well, nothing is wrong any more."""
+        since = self._trouble_epoch
+        if since is not None and self._counters.epochs - since > 2 * self._settings.state.upkeep_epochs:
+            self._trouble_epoch = None
+            self.notices.set(About.UPKEEP, "")
+
+    def _wait(self, started: Moment) -> None:
         """Until the pace lets the next epoch start, or something changes."""
         while not self._stopping.is_set():
             self._wake.clear()
-            left_s = started_s + (self._allocation.pace_s or 0.0) - self._gap_s - time.time()
+            left_s = started.at_s + (self.allocation.pace_s or 0.0) - self._gap_s - time.monotonic()
             if left_s <= 0 or self._stopping.is_set():
                 return
             self._wake.wait(left_s)
@@ -448,46 +485,45 @@ class RunningJob:
 
     def reading(self, records: TaskRecords) -> JobReading:
         """Every counter at this moment."""
-        self._add_busy(records)
+        add_busy(self._counters, records, self._settings.sampled_epochs)
         arrived = {name: self._arrived(name) for name in self.graph.sources}
-        return replace(self._counters.reading(time.time(), arrived, self.slices()), read_limit=self.most_rows)
+        found = self._counters.reading(time.monotonic(), arrived, self.slices())
+        return replace(found, read_limit=self._given.most_rows)
 
     def slices(self) -> Mapping[str, Slices]:
         """Of keyed operators that have run."""
         keyed = self._keyed
         return {} if keyed is None else keyed.slices()
 
-    def _arrived(self, source: str) -> float | None:
-        try:
-            return self._source(source).arrived(self._place_of(source))
-        except Exception:  # a source of the user's: what it does not tell is not known
-            return None
+    def _question(self, source: str) -> Callable[[], float | None]:
+        """A job that is forgotten is not asked: the answer would make its directory again."""
+        return lambda: None if self._forgotten else self._source(source).arrived(self._place_of(source))
 
-    def _add_busy(self, records: TaskRecords) -> None:
-        """Busy time of the newest epochs, taken for that of all since the last reading in proportion to their rows."""
-        done = self._counters.take_done()
-        sampled = done[-self._settings.sampled_epochs :]
-        rows = sum(epoch.rows for epoch in sampled)
-        scale = sum(epoch.rows for epoch in done) / rows if rows else len(done) / max(1, len(sampled))
-        busy_s: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        given: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        hosts: dict[str, dict[int, str]] = defaultdict(dict)
-        for epoch in sampled:
-            for sink, stages in epoch.stages.items():
-                for task in records.tasks(plan.sink_tag(epoch.tag, sink), stages):
-                    busy_s[task.operator][task.lane] += task.busy_s * scale
-                    given[task.operator][task.lane] += task.rows * scale
-                    hosts[task.operator][task.lane] = task.host
-        if done:
-            self._counters.add_busy(done[-1].version, busy_s)
-            self._counters.add_rows(done[-1].version, given)
-            self._counters.ran_on(done[-1].version, hosts)
+    def _arrived(self, source: str) -> float | None:
+        """The last answer of a source; None if it cannot tell. One that used to tell and does not any more is an error."""
+        told = self.inflows[source].told()
+        if told is None:
+            return None
+        age_s = time.monotonic() - told.at_s
+        if age_s > self._settings.source_stale_s:
+            raise EngineError(f'source "{source}" has not said for {show_seconds(age_s, 2)} how many rows arrived')
+        return told.rows
 
     def _processed_before(self) -> Mapping[str, float]:
-        """What earlier runs had processed: an epoch that will be run again does not count."""
-        try:
-            saved = msgspec.json.decode((self.place / PROGRESS).read_bytes(), type=Progress)
-        except FileNotFoundError:
-            return {}
-        committed = (self.place / "checkpoint" / "commits" / str(saved.epoch)).exists()
-        return saved.after if committed else saved.before
+        """What earlier runs had processed; rebuilt from Spark's log, or from what has arrived, if the record is damaged."""
+        saved = progress.load(self.place)
+        if saved is not None:
+            return saved
+        inflow.ask_all(self.inflows.values(), self._shared.askers, self._settings.ask_s)
+        offsets = progress.committed_offsets(self.place, self.graph.sources)
+        rebuilt = {name: self._rebuilt(name, offsets.get(name)) for name in self.graph.sources}
+        self.notices.set(About.PROGRESS, f"{progress.FILE} was damaged: rows processed so far were counted again")
+        return rebuilt
+
+    def _rebuilt(self, source: str, offset: Any) -> float:
+        """A source whose offset is a number of rows says it exactly; of another, what has arrived counts as processed."""
+        match offset:
+            case {"rows": int(rows)}:
+                return float(rows)
+        told = self.inflows[source].told()
+        return told.rows if told is not None else 0.0

@@ -8,19 +8,20 @@ lies on the lane's host and draws the lane there.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from headgate.config import StateSettings
 from headgate.core.routing import Routing, at_home, routed, slice_count
 from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
+from headgate.spark.event_time import EventTime
 from headgate.spark.keyed_hosts import Hosted
 from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, KeyedLane, Reports, Told
 from headgate.spark.labels import labels
@@ -28,7 +29,7 @@ from headgate.spark.places import Cluster, Places
 from headgate.spark.session import PARTITIONS
 from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, identity
-from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
+from headgate.state.checkpoint import NO_CLOCK, Checkpoint, Clock, DeltaFile, Life
 from headgate.state.copies import Copies
 from headgate.state.hosting import Layout, Wanted
 from headgate.state.inspect import checkpoint_of, place_of
@@ -43,23 +44,6 @@ if TYPE_CHECKING:
 
 HERE = "here"
 """All lanes of the embedded Spark are on one host."""
-_CLOCK = "clock.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The watermark of an epoch and of the next one, so that an epoch that is run again has the same."""
-
-    epoch: int
-    watermark_ms: int | None
-    next_ms: int | None
-
-    def at(self, epoch: int) -> int | None:
-        """The watermark of an epoch."""
-        return self.watermark_ms if epoch == self.epoch else self.next_ms
-
-
-NEVER = Clock(-1, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +122,12 @@ class KeyedStates:
         if self._states:
             self._reports.value = {}
 
+    def wait_s(self) -> float | None:
+        """How long until an epoch must run because a timer is due; None if none is, or it takes another row."""
+        times = [state.event_time for state in self._states.values() if state.event_time is not None]
+        waits = [wait_s for one in times if (wait_s := one.wait_s(time.monotonic())) is not None]
+        return min(waits, default=None)
+
     def close(self) -> None:
         """The job has stopped; its state stays where it is."""
         for state in self._states.values():
@@ -157,11 +147,14 @@ class KeyedState:
     operator: KeyedOperator | None = None
     checkpoint: Checkpoint | None = None
     life: Life | None = None
-    clock: Clock = NEVER
+    event_time: EventTime | None = None
+    """None if the operator has no column of event times."""
     routing: Routing | None = None
     slices: Slices | None = None
     """Rows of each slice so far, and its lane; None before the first epoch."""
     _begun: bool = False
+    _newest: int | None = None
+    """The epoch that was committed last, since the job was started."""
     _assigned: bool = False
     """Whether the controller has said which lane each slice has."""
     committed: tuple[DeltaFile, ...] | None = None
@@ -212,18 +205,22 @@ class KeyedState:
         operator = operator_for(self.node, rows)
         checkpoint = Checkpoint(Location.of(self.durable), operator.schema)
         if checkpoint.exists():
-            self.life = checkpoint.begin(0, self.keyed.slices) if self.keyed.slices else checkpoint.life()
+            self.life = checkpoint.life(self.keyed.slices)
         self.operator, self.checkpoint = operator, checkpoint
 
     def begin(self, epoch: int, on_trouble: Callable[[StateError], None]) -> None:
-        """Begin the state's life with this epoch, or go on with it."""
-        if self._begun:
+        """Begin the state's life with this epoch, or go on with it; an epoch that was committed already is about to run again."""
+        if self._begun and (self._newest is None or epoch > self._newest):
             return
         assert self.checkpoint is not None
         if self.life is None:
             most = self.node.max_lanes or self.cores
             self.life = self.checkpoint.begin(epoch, self.keyed.slices or slice_count(most, self.settings))
-        self._go_on(self.checkpoint, self.life, epoch)
+        self.life = self.checkpoint.start_at(epoch)
+        self._go_on(self.checkpoint, epoch)
+        if self._begun:
+            return
+        self._upkeep().remove_leftovers()
         places = self.cluster().places
         if places is not None:
             assert self.operator is not None
@@ -231,15 +228,30 @@ class KeyedState:
             self.hosted = Hosted(self.spark, places, self.cluster, copies, self.place, on_trouble)
         self._begun = True
 
-    def _go_on(self, checkpoint: Checkpoint, life: Life, epoch: int) -> None:
+    def _go_on(self, checkpoint: Checkpoint, epoch: int) -> None:
         epochs = checkpoint.epochs()
         if epochs and epochs[-1] < epoch - 1:
             raise EngineError(
                 f"its state ends with epoch {epochs[-1]}, and the job is at {epoch}: it was not part of the job in between;"
                 " give it a new name so that it starts without state"
             )
-        if checkpoint.location.exists(_CLOCK):
-            self.clock = msgspec.json.decode(memoryview(checkpoint.location.read(_CLOCK)), type=Clock)
+        if self.keyed.time is not None:
+            self.event_time = self._event_time(checkpoint, epoch)
+        self.committed = None
+
+    def _event_time(self, checkpoint: Checkpoint, epoch: int) -> EventTime:
+        """As the record of this epoch has it, which is then run again, or that of the epoch before."""
+        found = EventTime(self.keyed.lateness_ms, self.keyed.follows_clock)
+        record = checkpoint.record(epoch) or checkpoint.record(epoch - 1)
+        if record is not None:
+            found.resume(record.epoch, record.clock, time.monotonic())
+        return found
+
+    def _upkeep(self) -> Upkeep:
+        assert self.checkpoint is not None and self.life is not None
+        store = self.place / "store"
+        live = (store,) if self.hosted is None else tuple(path for path in store.glob("*") if path.is_dir())
+        return Upkeep(self.checkpoint, self.life, self.settings, self.place / "scratch", live)
 
     def close(self) -> None:
         """Stop what goes on in the background."""
@@ -282,7 +294,7 @@ class KeyedState:
             life,
             str(self.place / "store"),
             str(self.durable),
-            watermark_ms=self.clock.at(epoch),
+            watermark_ms=self._watermark(epoch),
             committed=self.committed,
             settings=self.settings,
         )
@@ -309,26 +321,37 @@ class KeyedState:
         """The epoch counts, with these lanes' files."""
         assert self.checkpoint is not None and self.life is not None
         files = tuple(one.report.file for one in told if one.report.file is not None)
-        if self.keyed.time is not None:
-            self._set_clock(epoch, [one.latest_ms for one in told if one.latest_ms is not None])
-        self.checkpoint.commit(epoch, files)
+        self.checkpoint.commit(epoch, files, self._clock_after(epoch, told))
+        self._newest = epoch
         if self.hosted is not None:
             self.hosted.committed(epoch, told)
         self.committed = files
         self._add_rows(told, self.life.slices)
         self.combining = self._worth_combining(told)
         if self.upkeep is None:
-            upkeep = Upkeep(self.checkpoint, self.life, self.settings, self.place / "scratch")
-            self.upkeep = Background(upkeep, on_error)
+            self.upkeep = Background(self._upkeep(), on_error)
         if epoch % self.settings.upkeep_epochs == 0:
             self.upkeep.ask()
 
-    def _set_clock(self, epoch: int, latest: list[int]) -> None:
+    def _watermark(self, epoch: int) -> int | None:
+        if self.event_time is None:
+            return None
+        if self.event_time.begin(epoch, time.monotonic()):
+            self._write_clock(epoch - 1, self.event_time.clock)
+        return self.event_time.watermark_ms(epoch)
+
+    def _write_clock(self, epoch: int, clock: Clock) -> None:
+        """Into the record of the epoch before: the epoch has the same watermark when it is run again."""
         assert self.checkpoint is not None
-        now = self.clock.at(epoch)
-        seen = [at_ms - self.keyed.lateness_ms for at_ms in latest] + ([] if now is None else [now])
-        self.clock = Clock(epoch, now, max(seen, default=None))
-        self.checkpoint.location.write(_CLOCK, msgspec.json.encode(self.clock))
+        self.checkpoint.commit(epoch, self.checkpoint.files(epoch) or (), clock)
+
+    def _clock_after(self, epoch: int, told: Sequence[Told]) -> Clock:
+        if self.event_time is None:
+            return NO_CLOCK
+        timers = [one.report.next_timer_ms for one in told if one.report.next_timer_ms is not None]
+        latest = [one.latest_ms for one in told if one.latest_ms is not None]
+        self.event_time.end(epoch, latest, min(timers, default=None))
+        return self.event_time.clock
 
     def _worth_combining(self, told: Sequence[Told]) -> bool:
         """Whether many rows meet by key; looked at again every so often, in an epoch without."""

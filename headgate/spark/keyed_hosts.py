@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from headgate import files
 from headgate.core.duties import Duty
 from headgate.errors import EngineError, StateError
-from headgate.spark import levers
 from headgate.spark.keyed_lanes import Told, here
 from headgate.spark.labels import labels
 from headgate.spark.places import Cluster, Places
 from headgate.spark.reasons import reason_of
 from headgate.state.copies import Copies
-from headgate.state.hosting import Hosting, Layout, Moves, Wanted
+from headgate.state.hosting import Hosting, Layout, Wanted
 from headgate.state.inspect import OPENS, Opens
 from headgate.state.location import Location
 from headgate.state.tending import Tended, tend
@@ -58,22 +58,6 @@ class TendLane:
             yield pa.RecordBatch.from_pydict({"host": [host], "answer": [answer]}, schema=_ANSWERS)
 
 
-@dataclass(frozen=True)
-class CopyLane:
-    """Stop-copy-start: brings copies of other hosts here, whole. The one place that reads what is not its host's own."""
-
-    copies: Copies
-    moves: Moves
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        host = here(tuple(self.moves))
-        if host in _asked(batches, self.moves):
-            own = replace(self.copies, folder=folder_of(self.copies.folder, host))
-            for source, slices in self.moves[host].items():
-                own.take_from(folder_of(self.copies.folder, source), slices)
-            yield pa.RecordBatch.from_pydict({"host": [host], "answer": [b""]}, schema=_ANSWERS)
-
-
 def _asked(batches: Iterable[pa.RecordBatch], hosts: Iterable[str]) -> list[str]:
     """The hosts that this task is for: they are told by their numbers."""
     names = tuple(hosts)
@@ -97,18 +81,18 @@ def planned_anew(run: Callable[[], None], may_go_on: Callable[[Exception], bool]
 
 
 def awaited(
-    cores: Callable[[], Mapping[str, float]], known: Collection[str], wait_s: float, patience_s: float = PATIENCE_S
+    cores: Callable[[], Mapping[str, float]], known: Collection[str], until_s: float, patience_s: float = PATIENCE_S
 ) -> Mapping[str, float]:
-    """The cores of hosts, once there is one, and those that are known are there or have been waited for.
+    """The cores of hosts, once there is one, and those that are known are there or have been waited for until then.
 
     Executors come one by one after Spark has started, and may all be gone for a moment.
     """
     begun_s = time.monotonic()
     while not (found := cores()) or not set(known) <= set(found):
-        waited_s = time.monotonic() - begun_s
-        if found and waited_s > wait_s:
+        now_s = time.monotonic()
+        if found and now_s > until_s:
             break
-        if waited_s > patience_s:
+        if now_s - begun_s > patience_s:
             raise EngineError(f"no host of the cluster has had a slot for {patience_s:g} s")
         time.sleep(LOOK_S)
     return found
@@ -142,7 +126,8 @@ class Hosted:
         """Where the next epoch runs."""
         placement = self.hosting.placement
         known = () if self.hosts or placement is None else placement.hosts
-        cores = awaited(lambda: self.cluster().cores, known, self.copies.settings.hosts_wait_s)
+        until_s = self.cluster().started_s + self.copies.settings.hosts_wait_s
+        cores = awaited(lambda: self.cluster().cores, known, until_s)
         self.hosts = tuple(sorted(cores))
         return self.hosting.boundary(cores, wanted)
 
@@ -157,7 +142,7 @@ class Hosted:
             last.update(one.report.origins)
         self.opened.update(last)
         self.lenient = False
-        levers.replace(self.place / OPENS, msgspec.json.encode(Opens(epoch, last, self.opened)))
+        files.replace(self.place / OPENS, msgspec.json.encode(Opens(epoch, last, self.opened)), durable=False)
         if self.hosting.committed(epoch):
             self._background.ask()
 
@@ -171,22 +156,13 @@ class Hosted:
         if not self._closing:
             self.on_error(error)
 
-    def copy_whole(self, yes: bool) -> None:
-        """Whether slices move by stop-copy-start from now on, instead of being rebuilt beside the epochs."""
-        self.hosting.copy = self._copy if yes else None
-
-    def _copy(self, moves: Moves) -> None:
-        answers = self._ask(tuple(moves), CopyLane(self.copies, moves))
-        if set(answers) != set(moves):
-            raise StateError(f"slices could not be copied to {', '.join(sorted(set(moves) - set(answers)))}")
-
     def _tend(self, wanted: Mapping[str, Duty], epoch: int) -> Mapping[str, Tended]:
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
         self.spark.sparkContext.addJobTag(self._tag)
         answers = self._ask(tuple(wanted), TendLane(self.copies, wanted, epoch))
         return {host: msgspec.json.decode(answer, type=Tended) for host, answer in answers.items()}
 
-    def _ask(self, hosts: Sequence[str], lane: TendLane | CopyLane) -> dict[str, bytes]:
+    def _ask(self, hosts: Sequence[str], lane: TendLane) -> dict[str, bytes]:
         """What each host answers, if its task came to it."""
         if self._closing:
             return {}

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import AccumulatorParam
 
-from headgate.errors import StateError
-from headgate.spark.lanes import BatchLane, LaneError
+from headgate.errors import StateBusyError, StateError, StateFullError
+from headgate.spark.lanes import BatchLane, LaneError, TransientLaneError
 from headgate.state.aggregate import SLICE
 from headgate.state.copies import Copies
-from headgate.state.lane import LaneReport, LaneResult, LaneTask, run_lane
+from headgate.state.lane import LaneReport, LaneTask, run_lane
 from headgate.state.operators import KeyedOperator
 
 ASTRAY = "a lane whose slices are elsewhere was put on"
@@ -82,7 +82,7 @@ class KeyedLane:
 
     def _here(self, task: LaneTask) -> LaneTask:
         host = here(self.hosts)
-        task = replace(task, host=host, store=f"{task.store}/{host}")
+        task = replace(task, store=f"{task.store}/{host}")
         begun = task.epoch > task.life.first_epoch
         if begun and not self.lenient and host != self.host_of[task.lane] and not self._present(task):
             raise LaneError(f'operator "{self.operator.name}": {ASTRAY} {host}, not on {self.host_of[task.lane]}')
@@ -96,14 +96,20 @@ class KeyedLane:
     def _run(self, task: LaneTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         latest = Latest(self.time)
 
-        def tell(result: LaneResult) -> None:
-            told = Told(result.report, latest.at_ms)
+        def tell(report: LaneReport) -> None:
+            told = Told(report, latest.at_ms)
             self.reports.add({(self.operator.name, task.epoch, task.lane): told})
 
         try:
             yield from run_lane(self.operator, task, latest.of(batches), tell)
         except StateError as error:
-            raise LaneError(f'operator "{self.operator.name}": {error}') from error
+            raise lane_error(self.operator.name, error) from error
+
+
+def lane_error(operator: str, error: StateError) -> LaneError:
+    """What keyed state refuses, as the error of a lane: Spark does not pass on what led to it."""
+    kind = TransientLaneError if isinstance(error, StateBusyError | StateFullError) else LaneError
+    return kind(f'operator "{operator}": {error}')
 
 
 class Latest:

@@ -6,14 +6,15 @@ Everything here runs in Spark's Python workers.
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from headgate import files
+from headgate.state.putout import MisfitError, as_batch, undeclared
 
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -40,6 +41,10 @@ class LaneError(Exception):
     """What a lane did wrong, in one sentence that names its operator."""
 
 
+class TransientLaneError(LaneError):
+    """The same of what can pass by itself, such as a full disk; `reasons` recognises it by its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLane:
     """A function from record batches to record batches, held to the columns it declared."""
@@ -58,6 +63,8 @@ class BatchLane:
             if isinstance(put_out, Iterable):
                 yield from put_out
                 return
+        except LaneError:
+            raise
         except Exception as error:
             raise LaneError(f'operator "{self.operator}": {type(error).__name__}: {error}') from error
         raise LaneError(
@@ -72,6 +79,11 @@ class BatchLane:
             )
         if batch.schema.equals(self.schema):
             return batch
+        extra = [name for name in batch.schema.names if self.schema.get_field_index(name) < 0]
+        if extra:
+            raise LaneError(
+                f'operator "{self.operator}": it put out {undeclared(extra)}; leave it out, or add it to the schema'
+            )
         return pa.RecordBatch.from_arrays([self._column(batch, field) for field in self.schema], schema=self.schema)
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -114,10 +126,10 @@ class EventLane:
             if not all(isinstance(row, Mapping) for row in rows):
                 raise TypeError(f"it put out {put_out!r:.100}; it must put out a dict, several, or None")
             if self.dead_letter is not None:
-                pa.RecordBatch.from_pylist(rows, self.schema)  # a row that does not fit goes aside alone
+                as_batch(rows, self.schema)  # a row that does not fit goes aside alone
             return rows
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, MisfitError) else f"{type(error).__name__}: {error}"
             if self.dead_letter is None:
                 raise LaneError(f'operator "{self.operator}": {reason}, for the row {_shown(event)}') from error
             bad.append(json.dumps({"reason": reason, "row": event}, default=str))
@@ -125,11 +137,9 @@ class EventLane:
 
     def _checked(self, rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
         try:
-            return pa.RecordBatch.from_pylist(rows, self.schema)
-        except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise LaneError(
-                f'operator "{self.operator}": it put out a row that does not fit its schema: {error}'
-            ) from None
+            return as_batch(rows, self.schema)
+        except MisfitError as error:
+            raise LaneError(f'operator "{self.operator}": {error}') from None
 
     def _set_aside(self, bad: list[str]) -> None:
         """One file per epoch and lane, written as a whole: a lane that runs again replaces it."""
@@ -141,10 +151,7 @@ class EventLane:
         if not bad:
             path.unlink(missing_ok=True)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        beside.write_text("\n".join(bad) + "\n", encoding="utf-8")
-        beside.replace(path)
+        files.replace(path, ("\n".join(bad) + "\n").encode(), durable=False)
 
 
 def _shown(event: Mapping[str, Any], most: int = 200) -> str:

@@ -5,11 +5,13 @@ A reader lives in a process of Spark's own; a file is what both can see. It is r
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+from headgate import files
+from headgate.spark.connections import PATIENCE, Patience
 
 FILE = "levers.json"
 
@@ -21,24 +23,18 @@ class Levers:
     lanes: int = 1
     read_limit: int | None = None
     """Rows that an epoch reads at most; None: all that have arrived."""
+    patience: Patience = PATIENCE
+    """How long the source waits for what it reads from."""
 
 
 def write(place: Path, levers: Levers) -> None:
     """From the next epoch on."""
-    replace(place / FILE, msgspec.json.encode(levers))
+    files.replace(place / FILE, msgspec.json.encode(levers), durable=False)
 
 
 def read(place: Path) -> Levers:
-    """As written last; the defaults if they never were."""
+    """As written last; the defaults if they never were, or the file is damaged: each start and each change writes it again."""
     try:
         return msgspec.json.decode((place / FILE).read_bytes(), type=Levers)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return Levers()
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file so that others see the old one or the new one, never part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(path)

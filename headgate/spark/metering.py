@@ -47,24 +47,28 @@ class Arrivals:
     """When rows had arrived."""
 
     rows: int
+    known: int
+    """Rows that say when they arrived; of the others nothing is known."""
     sum_s: float
+    """Of these."""
     quantiles_s: tuple[float, ...]
-    """At the quantiles of `WEIGHTS`; empty if the rows do not say."""
+    """At the quantiles of `WEIGHTS`; empty if no row says."""
 
     def latency(self, finished_s: float, rows: float | None = None) -> Latency | None:
-        """How long they took until then; of `rows` rows alike if it is given."""
+        """How long those that say it took until then; of `rows` rows alike if it is given."""
         if not self.quantiles_s or rows == 0:
             return None
-        count = self.rows if rows is None else rows
+        count = self.known if rows is None else rows * self.known / self.rows
         points = tuple(
             (max(0.0, finished_s - at_s), share * count)
             for at_s, (_, share) in zip(self.quantiles_s, WEIGHTS, strict=True)
         )
-        return Latency(count, max(0.0, finished_s - self.sum_s / self.rows) * count, points)
+        return Latency(count, max(0.0, finished_s - self.sum_s / self.known) * count, points)
 
     def moved(self, by_s: float) -> Arrivals:
         """Rows that arrived so much later."""
-        return Arrivals(self.rows, self.sum_s + self.rows * by_s, tuple(at_s + by_s for at_s in self.quantiles_s))
+        quantiles_s = tuple(at_s + by_s for at_s in self.quantiles_s)
+        return Arrivals(self.rows, self.known, self.sum_s + self.known * by_s, quantiles_s)
 
 
 # -- arrival times ---------------------------------------------------------------------------------------------------------------
@@ -82,19 +86,19 @@ class Observed:
         look_s = FIRST_LOOK_S
         # Spark tells it by its listeners, a moment after the action; if there was no action it never does.
         while not self.observation.future().isCompleted():
-            if time.time() > until_s:
+            if time.monotonic() > until_s:
                 return None
             time.sleep(look_s)
             look_s = min(0.05, 2 * look_s)
         told = self.observation.getRow()
         if not told.length():
             return None  # Spark found out that it need not look at these rows
-        rows, total, quantiles = (*self.gateway.row(told), None, None)[:3]
-        if not rows or total is None:
-            return Arrivals(rows, 0.0, ())
-        mean_s = total / 1e6 / rows
+        rows, total, quantiles, known = (*self.gateway.row(told), None, None, 0)[:4]
+        if not known or total is None:
+            return Arrivals(rows, 0, 0.0, ())
+        mean_s = total / 1e6 / known
         spread = tuple(at / 1e6 for at in quantiles) if quantiles is not None else (mean_s,) * len(WEIGHTS)
-        return Arrivals(rows, total / 1e6, spread)
+        return Arrivals(rows, known, total / 1e6, spread)
 
 
 class Gateway:
@@ -216,7 +220,7 @@ def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
     micros = F.unix_micros(F.col(f"`{arrival}`"))
     some = F.when(F.pmod(F.hash(micros), F.lit(SAMPLE)) == 0, micros) if many else micros
     quantiles = F.percentile_approx(some, [quantile for quantile, _ in WEIGHTS], ACCURACY).alias("arrived")
-    return [F.sum(micros.cast("double")).alias("sum")._jc, quantiles._jc]
+    return [F.sum(micros.cast("double")).alias("sum")._jc, quantiles._jc, F.count(micros).alias("known")._jc]
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ class Counter:
         """Rows by meter, once all of these meters are known; what has not been told by then is missing."""
         with self._changed:
             while not meters <= {meter for meter, _ in self._rows.values()}:
-                if not self._changed.wait(until_s - time.time()):
+                if not self._changed.wait(until_s - time.monotonic()):
                     break
             rows: dict[int, int] = {}
             for meter, count in self._rows.values():
@@ -386,19 +390,45 @@ def owned(
 ) -> Iterator[tuple[Stage, list[dict[str, Any]]]]:
     """Match the stages that ran with those that were planned, both in order.
 
-    A stage that was not planned comes from an exchange of the user's own, inside a transform: it belongs to the operator
-    whose stage came before.
+    A stage that was not planned comes from an exchange of the user's own, inside a transform, or fills a table that is kept: it
+    belongs to the operator whose stage came before.
     """
-    at = 0
-    for records in done:
-        tasks = 1 + max(record["index"] for record in records)
-        match = next((place for place in range(at, len(expected)) if _size(expected[place]) == tasks), None)
-        if match is None:
-            last = expected[min(at, len(expected) - 1)][-1][0]
-            yield ((last, tasks),), records
+    sizes = [1 + max(record["index"] for record in records) for records in done]
+    last = 0
+    for tasks, place, records in zip(sizes, matched([_size(stage) for stage in expected], sizes), done, strict=True):
+        if place is None:
+            yield ((expected[last][-1][0], tasks),), records
             continue
-        at = match + 1
-        yield expected[match], records
+        last = place
+        yield expected[place], records
+
+
+def matched(expected: Sequence[int], done: Sequence[int]) -> list[int | None]:
+    """For each size of a stage that ran, the place of the planned stage it is: in order, and as many as can be found.
+
+    A stage that was not planned may be as wide as a planned one that comes later, so that the first one that fits is not always right.
+
+    >>> matched([2, 8, 3], [8, 2, 8, 3])
+    [None, 0, 1, 2]
+    """
+    most = [[0] * (len(expected) + 1) for _ in range(len(done) + 1)]
+    """Stages that can be found from each place of both on."""
+    for ran in reversed(range(len(done))):
+        for planned in reversed(range(len(expected))):
+            alike = done[ran] == expected[planned]
+            without = max(most[ran + 1][planned], most[ran][planned + 1])
+            most[ran][planned] = 1 + most[ran + 1][planned + 1] if alike else without
+    places: list[int | None] = []
+    next_ = 0
+    for ran, size in enumerate(done):
+        fits = (
+            place
+            for place in range(next_, len(expected))
+            if expected[place] == size and 1 + most[ran + 1][place + 1] == most[ran][next_]
+        )
+        places.append(next(fits, None))
+        next_ = next_ if places[-1] is None else places[-1] + 1
+    return places
 
 
 def _size(stage: Stage) -> int:

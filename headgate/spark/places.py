@@ -132,6 +132,8 @@ class Cluster:
     """Which of them its lanes begin with."""
     vacated: frozenset[str] = frozenset()
     """Hosts that no lane of any job should be on."""
+    started_s: float = 0.0
+    """When Spark started, in monotonic time: soon after that, its hosts are there or gone."""
 
     def hosts(self, lanes: int, avoided: Sequence[str]) -> Hosts:
         """The host of each lane; empty where there is no choice, or Spark has it."""

@@ -24,8 +24,9 @@ from headgate.spark.keyed import KeyedStates
 from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import SCANNED, Gateway, Observed
 from headgate.spark.places import ONE_HOST, Cluster
-from headgate.spark.reasons import reason_of
+from headgate.spark.reasons import comes_from_source, reason_of
 from headgate.spark.topology import Kind, Node, Topology, reads_once
+from headgate.spark.writing import Writing
 from headgate.state.hosting import Wanted
 
 if TYPE_CHECKING:
@@ -174,12 +175,32 @@ def named(operator: str) -> Iterator[None]:
         raise EngineError(reason if known else f'operator "{operator}": {reason}') from error
 
 
-def run(topology: Topology, graph: Graph, epoch: Epoch) -> None:
-    """Write every sink, one after another."""
+def named_source(graph: Graph) -> str:
+    """The source that reading failed at, as a sentence begins; Spark does not say which of several it was."""
+    names = ", ".join(f'"{name}"' for name in graph.sources)
+    return f"operator {names}" if len(graph.sources) == 1 else f"one of the operators {names}"
+
+
+@contextmanager
+def written(sink: str, graph: Graph) -> Iterator[None]:
+    """Rows are read when a sink is written: what a source does wrong must not be blamed on the sink."""
+    try:
+        yield
+    except Exception as error:
+        reason = reason_of(error)
+        if reason.startswith('operator "'):
+            raise EngineError(reason) from error
+        who = named_source(graph) if comes_from_source(error) else f'operator "{sink}"'
+        raise EngineError(f"{who}: {reason}") from error
+
+
+def run(topology: Topology, graph: Graph, epoch: Epoch, writing: Writing) -> None:
+    """Write every sink, one after another, on behalf of this start of the job."""
     for name in graph.sinks:
         frame = epoch.frames[name]
         epoch.stages[name] = (*frame.before, frame.stage)
-        with metering.tagged(frame.rows.sparkSession, sink_tag(epoch.tag, name)), named(name):
+        tagged = metering.tagged(frame.rows.sparkSession, sink_tag(epoch.tag, name))
+        with tagged, written(name, graph), writing.by(name):
             write = topology.nodes[name].function
             write(frame.rows if reads_once(write) else _computed(frame.rows, epoch), epoch.number)
         epoch.finished_s[name] = time.time()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,18 +22,24 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
 import pyspark
 
 import headgate
+from headgate import files
 from headgate.core.hosts import Host, HostPhase, HostType
 from headgate.core.provision import Terms
-from headgate.errors import EngineError
-from headgate.spark.session import ON_THIS_MACHINE
+from headgate.errors import EngineError, HostError
+from headgate.spark import security, session
+from headgate.spark.logs import Logs, prune
 
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 MASTER_HOST = "127.0.0.1"
 PORTS = "master.json"
+MASTER_LOG, WORKER_LOG = "master.log", "worker.log"
+DEFAULT_LOGS, RELEASED_LOGS = Logs(), 10
+"""How large logs become, and of how many released hosts they are kept, unless the settings say otherwise."""
 FIRST_ADDRESS, LAST_ADDRESS = 11, 250
 """Hosts are 127.0.0.11 and so on."""
 PATIENCE_S = 120.0
@@ -48,16 +56,15 @@ DAEMON_MEMORY_MB = 256
 _LEAN = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Masters and workers do next to nothing once they run: they had better start fast."""
 
-_CONFIGURATION = """\
-spark.decommission.enabled true
-spark.worker.cleanup.enabled true
-spark.deploy.recoveryMode FILESYSTEM
-spark.deploy.recoveryDirectory {recovery}
-spark.deploy.maxExecutorRetries -1
-spark.worker.timeout 20
-spark.port.maxRetries 0
-spark.master.rest.enabled false
-"""
+_CONFIGURATION = {
+    "spark.decommission.enabled": "true",
+    "spark.worker.cleanup.enabled": "true",
+    "spark.deploy.recoveryMode": "FILESYSTEM",
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.worker.timeout": "20",
+    "spark.port.maxRetries": "0",
+    "spark.master.rest.enabled": "false",
+}
 # Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
 # taken would listen on the next one, where nobody looks for it; without retries it ends, and is started again. Nobody submits anything
 # to it but we: its REST server, whose port is the same for all masters of a machine, stays off.
@@ -82,6 +89,15 @@ class _Lease:
     """When its process was asked to end."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Master:
+    """What is on file about the master: whoever opens the pool again must find it, and be let in."""
+
+    port: int
+    page: int
+    secret: str
+
+
 def left_behind(home: Path) -> bool:
     """Whether somebody had a pool here and did not close it."""
     return (home / PORTS).exists()
@@ -96,8 +112,11 @@ class LocalPool:
         clock: Callable[[], float] = time.time,
         patience_s: float = PATIENCE_S,
         drain_s: float = DRAIN_S,
+        logs: Logs = DEFAULT_LOGS,
+        released_logs: int = RELEASED_LOGS,
     ) -> None:
         """A worker has `patience_s` to register; executors of one that is released, `drain_s` to finish."""
+        self._java = security.java()
         self._home = home.resolve()
         self._clock, self._patience_s, self._drain_s = clock, patience_s, drain_s
         self._seen_s: dict[str, float] = {}
@@ -105,22 +124,31 @@ class LocalPool:
         self._opened_s = clock()
         self._leases_dir = self._home / "leases"
         self._leases_dir.mkdir(parents=True, exist_ok=True)
-        (self._home / "spark.conf").write_text(_CONFIGURATION.format(recovery=self._home / "recovery"))
-        self._ports = self._known_ports()
+        self._logs, self._released_logs = logs, released_logs
+        self._master = self._known_master()
+        self._page = httpx.Headers({"Authorization": f"Bearer {security.page_token(self._master.secret)}"})
+        _replaced(
+            self._home / "spark.conf", "".join(f"{key} {value}\n" for key, value in self._configuration().items())
+        )
         self.hosts()
 
     @property
     def master_url(self) -> str:
         """What an application connects to."""
-        return f"spark://{MASTER_HOST}:{self._ports['port']}"
+        return f"spark://{MASTER_HOST}:{self._master.port}"
+
+    def access(self) -> dict[str, str]:
+        """What an application must be configured with to be let in."""
+        return {**session.ON_THIS_MACHINE, **security.encrypted(self._master.secret)}
 
     def application(self, terms: Terms) -> dict[str, str]:
         """What a Spark application on this pool is configured with: an executor per host, which goes when its host does."""
         kinds = terms.kinds
         slots = max(kind.cores for kind in kinds) * (terms.budget.most_hosts or 1)
         return {
-            **ON_THIS_MACHINE,
+            **self.access(),
             "spark.executor.memory": f"{round(min(kind.memory_mb for kind in kinds))}m",
+            "spark.executor.extraJavaOptions": shlex.join(session.shared_classes()),
             **same_code(),
             "spark.sql.shuffle.partitions": str(round(slots)),
             "spark.decommission.enabled": "true",
@@ -165,7 +193,14 @@ class LocalPool:
             self._end(workers[name])  # nobody leased it
         registered = self._registered()
         found = (self._host(lease, workers.get(lease.name, []), registered) for lease in leases.values())
+        self._keep_logs(leases)
         return {host.name: host for host in found if host is not None}
+
+    def _keep_logs(self, leases: Mapping[str, _Lease]) -> None:
+        self._logs.rotate(self._home / MASTER_LOG)
+        for name in leases:
+            self._logs.rotate(self._work(name) / WORKER_LOG)
+        prune(self._home / "work", set(leases), self._released_logs)
 
     def close(self) -> None:
         """End every process and forget every lease."""
@@ -173,7 +208,7 @@ class LocalPool:
             self.release(name)
         self._end([process for group in self._workers().values() for process in group])
         self._end(self._masters())
-        for path in (*self._leases_dir.glob("*.json"), self._home / PORTS):
+        for path in (*self._leases_dir.glob("*.json"), self._home / PORTS, self._home / "spark.conf"):
             path.unlink(missing_ok=True)
         # A master that finds what another one knew waits for it to come back before it gives out anything.
         shutil.rmtree(self._home / "recovery", ignore_errors=True)
@@ -183,7 +218,7 @@ class LocalPool:
 
     def _host(self, lease: _Lease, processes: list[psutil.Process], registered: frozenset[str] | None) -> Host | None:
         if lease.releasing_s is not None:
-            return self._going(lease, processes)
+            return self._going(lease, lease.releasing_s, processes)
         host = Host(lease.name, lease.kind, lease.leased_s, address=lease.address)
         if not processes and not lease.started:
             self._start(lease)  # it was intended, and whoever intended it did not come to it
@@ -200,15 +235,14 @@ class LocalPool:
         # While the master is on its way back, what runs goes on without it.
         return replace(host, phase=HostPhase.READY) if seen_s is not None else host
 
-    def _going(self, lease: _Lease, processes: list[psutil.Process]) -> Host | None:
+    def _going(self, lease: _Lease, releasing_s: float, processes: list[psutil.Process]) -> Host | None:
         """Drained, then asked to end, then killed; the file goes last."""
         if not processes:
             self._path(lease.name).unlink(missing_ok=True)
             self._seen_s.pop(lease.name, None)
             return None
         now_s = self._clock()
-        assert lease.releasing_s is not None
-        drained = not any(_children(process) for process in processes) or now_s - lease.releasing_s > self._drain_s
+        drained = not any(_children(process) for process in processes) or now_s - releasing_s > self._drain_s
         if lease.asked_s is None and drained:
             for process in processes:
                 _signalled(process, signal.SIGTERM)
@@ -221,7 +255,7 @@ class LocalPool:
         work = self._work(lease.name)
         work.mkdir(parents=True, exist_ok=True)
         self._launch(
-            WORKER, lease.address, work / "worker.log",
+            WORKER, lease.address, work / WORKER_LOG,
             "--cores", str(max(1, round(lease.kind.cores))), "--memory", f"{round(lease.kind.memory_mb)}m",
             "--webui-port", "0", "--work-dir", str(work), self.master_url,
         )  # fmt: skip
@@ -232,14 +266,14 @@ class LocalPool:
     def _launch(self, main: str, address: str, log: Path, *arguments: str) -> None:
         """By itself, not by the script `spark-class`, which starts a Java of its own just to find out what to start."""
         spark = Path(pyspark.__file__).parent
-        java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
-        command = [java, *_LEAN, f"-Xmx{DAEMON_MEMORY_MB}m", "-cp", f"{spark}/jars/*", main]
+        memory = f"-Xmx{DAEMON_MEMORY_MB}m"
+        command = [self._java, *_LEAN, *session.shared_classes(), memory, "-cp", session.class_path(), main]
         configured = ["--host", address, "--properties-file", str(self._home / "spark.conf")]
         environment = {
             **os.environ, "SPARK_LOCAL_IP": address, "SPARK_HOME": str(spark), "SPARK_SCALA_VERSION": _scala(spark),
         }  # fmt: skip
         try:
-            with log.open("ab") as output:
+            with files.open_private(log, "ab") as output:
                 _STARTED.append(
                     subprocess.Popen(
                         [*command, *configured, *arguments],
@@ -247,7 +281,7 @@ class LocalPool:
                     )
                 )  # fmt: skip
         except OSError as error:
-            raise EngineError(f"{java} cannot be started: {error.strerror or error}") from None
+            raise EngineError(f"{self._java} cannot be started: {error.strerror or error}") from None
 
     def _running(self) -> tuple[list[psutil.Process], dict[str, list[psutil.Process]]]:
         """Masters of this pool that run, and its workers by the name of their host."""
@@ -270,8 +304,8 @@ class LocalPool:
         """A master that died comes back on the same port; its workers find it again."""
         if not running:
             self._launch(
-                MASTER, MASTER_HOST, self._home / "master.log",
-                "--port", str(self._ports["port"]), "--webui-port", str(self._ports["page"]),
+                MASTER, MASTER_HOST, self._home / MASTER_LOG,
+                "--port", str(self._master.port), "--webui-port", str(self._master.page),
             )  # fmt: skip
 
     def _end(self, processes: list[psutil.Process]) -> None:
@@ -284,24 +318,46 @@ class LocalPool:
     def _registered(self) -> frozenset[str] | None:
         """Addresses of the workers that the master takes for alive; None if it does not answer."""
         try:
-            page = httpx.get(f"http://{MASTER_HOST}:{self._ports['page']}/json/", timeout=ASK_S).json()
+            answer = httpx.get(f"http://{MASTER_HOST}:{self._master.page}/json/", headers=self._page, timeout=ASK_S)
+            page = answer.raise_for_status().json()
         except (httpx.HTTPError, ValueError):
             return None
         return frozenset(worker["host"] for worker in page.get("workers", []) if worker.get("state") == "ALIVE")
 
     # -- files
 
-    def _known_ports(self) -> dict[str, int]:
+    def _configuration(self) -> dict[str, str]:
+        """Of the master and its workers."""
+        return {
+            **_CONFIGURATION,
+            "spark.deploy.recoveryDirectory": str(self._home / "recovery"),
+            **security.encrypted(self._master.secret),
+            **security.guarded_pages(self._master.secret),
+            **self._logs.executors(),
+        }
+
+    def _known_master(self) -> _Master:
         path = self._home / PORTS
         if not path.exists():
-            _written(path, {"port": _free_port(), "page": _free_port()})
-        ports: dict[str, int] = json.loads(path.read_text())
-        return ports
+            self._end_strangers()
+            _written(path, asdict(_Master(_free_port(), _free_port(), security.new_secret())))
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=_Master)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise EngineError(
+                f'"{path}" is damaged ({error}), and with it the secret of the hosts that still run; remove the file:'
+                " the next start ends these hosts and leases others"
+            ) from None
+
+    def _end_strangers(self) -> None:
+        """End what runs here although the file with its secret is gone: no application can connect to it any more."""
+        masters, workers = self._running()
+        self._end([*masters, *(process for group in workers.values() for process in group)])
+        shutil.rmtree(self._home / "recovery", ignore_errors=True)
 
     def _leases(self) -> dict[str, _Lease]:
         """In the order in which they were leased."""
-        rows = [json.loads(path.read_text()) for path in self._leases_dir.glob("*.json")]
-        leases = [_Lease(**{**row, "kind": HostType(**row["kind"])}) for row in rows]
+        leases = [lease for path in self._leases_dir.glob("*.json") if (lease := _lease_in(path)) is not None]
         return {lease.name: lease for lease in sorted(leases, key=lambda lease: lease.number)}
 
     def _write(self, lease: _Lease) -> None:
@@ -312,6 +368,16 @@ class LocalPool:
 
     def _work(self, name: str) -> Path:
         return self._home / "work" / name
+
+
+def _lease_in(path: Path) -> _Lease | None:
+    """None if the file is damaged: it is set aside, and `hosts` ends its worker."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Lease)
+    except (msgspec.MsgspecError, UnicodeDecodeError, HostError) as error:
+        aside = files.set_aside(path)
+        print(f'headgate: host "{path.stem}" ends: its lease is damaged ({error}) and kept as {aside}', file=sys.stderr)
+        return None
 
 
 def _reap() -> None:
@@ -360,13 +426,12 @@ def _signalled(process: psutil.Process, number: int) -> None:
 
 def _written(path: Path, content: Mapping[str, Any]) -> None:
     """All or nothing, also if the machine stops in between; a full disk must not end the jobs that run."""
-    draft = path.with_suffix(".draft")
+    _replaced(path, json.dumps(content))
+
+
+def _replaced(path: Path, text: str) -> None:
     try:
-        with draft.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        files.replace(path, text.encode())
     except OSError as error:
         raise EngineError(f"{path}: cannot be written: {error.strerror or error}") from None
 

@@ -1,16 +1,108 @@
-"""Why something failed, in one sentence, out of what Spark and Python say about it in a hundred lines."""
+"""Why something failed: in one sentence, out of what Spark and Python say in a hundred lines, and whether it can pass by itself.
+
+Errors cross processes and the JVM as text, so their kind is recognised by the words of that text.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 
 from headgate.errors import HeadgateError
 
 MOST = 400
 """Signs of a reason that are kept."""
 _LANE = re.compile(r"LaneError: (.+)")
-_RAISED = re.compile(r"^(?:: )?(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
-_NOISE = ("SparkException", "Py4JJavaError", "StreamingQueryException", "PythonException", "SparkRuntimeException")
+_RAISED = re.compile(r"^(?:: |Caused by: )?(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
+_NOISE = frozenset(
+    ("SparkException", "Py4JJavaError", "StreamingQueryException", "PythonException", "SparkRuntimeException")
+)
+_ROW = ", for the row "
+_PIPE_BROKE = re.compile(r"\(no cause message\)|Connection reset|Broken pipe")
+"""What the JVM says of its own connection to a process that ended; what happens inside such a process is told as its error."""
+_SOURCE = re.compile(
+    r"PYTHON_STREAMING_DATA_SOURCE|PYTHON_DATA_SOURCE_ERROR|python_streaming_source_runner|plan_data_source_read"
+    r"|PythonStreamingSourceRunner|PythonMicroBatchStream"
+)
+SOURCE_ENDED = (
+    "the process that reads its source ended unexpectedly; it may have been killed, or have run out of memory"
+)
+
+
+class Cause(Enum):
+    """Whether a failure can pass by itself, which decides how often a job is started again."""
+
+    TRANSIENT = "transient"
+    """Something that a job depends on is away: a connection, a host, space on a disk. Retried for ever."""
+    START = "start"
+    """A process of the job did not start in time on a busy machine. Retried for ever, and says nothing about the job."""
+    DETERMINISTIC = "deterministic"
+    """The same is likely to happen again: retried as often as the settings say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure of a job."""
+
+    reason: str
+    cause: Cause
+
+
+_START = re.compile(
+    r"Python worker failed to connect back|Timed out while waiting for the Python worker"
+    r"|Cannot run program|Resource temporarily unavailable|Cannot allocate memory"
+)
+_TRANSIENT = re.compile(
+    r"\b(?:ConnectionError|ConnectionRefusedError|ConnectionResetError|ConnectionAbortedError|BrokenPipeError|TimeoutError"
+    r"|ConnectException|ConnectTimeoutException|SocketTimeoutException|NoRouteToHostException|UnknownHostException"
+    r"|ClosedChannelException|BusyLoadingError|FetchFailedException|ExecutorLostFailure|StateBusyError|StateFullError)\b"
+    r"|Connection (?:refused|reset|closed|aborted)|Broken pipe|No route to host|Network is unreachable"
+    r"|Temporary failure in name resolution|[Tt]imed out|Timeout (?:reading|connecting)"
+    r"|No space left on device|Disk quota exceeded|[Ll]ost executor|[Ee]xecutor lost|Executor heartbeat"
+)
+_TRANSIENT_LANE = re.compile(r"^[\w.]*TransientLaneError: ", re.MULTILINE)
+"""Of what led to the error of a lane, Spark passes nothing on but the class and the text of the error itself."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error as a failure of the job that it ended."""
+    return Failure(reason_of(error), cause_of(error))
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Whether it can pass by itself.
+
+    >>> cause_of(ConnectionRefusedError(111, "Connection refused")).value
+    'transient'
+    >>> cause_of(ValueError("no such tier")).value
+    'deterministic'
+    """
+    text = "\n".join(_texts(error))
+    transient = _TRANSIENT_LANE.search(text) is not None
+    lane = _LANE.search(text)
+    if lane is not None:
+        text = lane[1].partition(_ROW)[0]  # the row that a lane could not process may contain any words
+    if _START.search(text):
+        return Cause.START
+    return Cause.TRANSIENT if transient or _TRANSIENT.search(text) else Cause.DETERMINISTIC
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """What it says, and what the errors say that led to it."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield f"{type(at).__name__}: {at}"
+        yield getattr(at, "_stackTrace", "")  # PySpark keeps the JVM's, and its causes, to itself
+        at = at.__cause__ or getattr(at, "_cause", None)
+
+
+def comes_from_source(error: BaseException) -> bool:
+    """Whether reading a source of Headgate's own failed: Spark tells so only when a sink is written, or not at all."""
+    return any(_SOURCE.search(text) for text in _texts(error))
 
 
 def reason_of(error: BaseException) -> str:
@@ -25,11 +117,21 @@ def reason_of(error: BaseException) -> str:
     lane = _LANE.search(text)
     if lane is not None:
         return _short(lane[1])
-    raised = [f"{kind}: {what}" for kind, what in _RAISED.findall(text) if kind not in _NOISE]
+    raised = [_told(kind, what) for kind, what in _RAISED.findall(text) if kind not in _NOISE]
     if raised:
         return _short(raised[-1])
+    if _PIPE_BROKE.search(text) and comes_from_source(error):
+        return SOURCE_ENDED
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return _short(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+_OWN = frozenset(kind.__name__ for kind in HeadgateError.__subclasses__())
+"""Errors whose text is a whole sentence."""
+
+
+def _told(kind: str, what: str) -> str:
+    return what if kind in _OWN else f"{kind}: {what}"
 
 
 def _short(text: str) -> str:

@@ -13,59 +13,87 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark import SparkContext
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headgate import files
 from headgate.config import SparkSettings
 from headgate.errors import EngineError
+from headgate.spark import nursery, security
+from headgate.spark.logs import Logs
 from headgate.spark.reasons import reason_of
+from headgate.spark.topology import MOST_SHARE
 
-MOST_SHARE = 10
-"""Highest share a job can have."""
 POOLS_PER_SHARE = 10
 """Pools of each share above 1; more jobs of the same share than this divide them."""
-EXIT_S = 30.0
-"""For so long a JVM may take to end by itself."""
 LOG = "spark.log"
 OUTPUT = "spark.out"
 """What the JVM and the lanes print."""
-
-_LOG4J = """\
-status = error
-rootLogger.level = warn
-rootLogger.appenderRef.file.ref = file
-appender.file.type = RollingFile
-appender.file.name = file
-appender.file.fileName = {log}
-appender.file.filePattern = {log}.%i
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex{{20}}
-appender.file.policies.type = Policies
-appender.file.policies.size.type = SizeBasedTriggeringPolicy
-appender.file.policies.size.size = 10MB
-appender.file.strategy.type = DefaultRolloverStrategy
-appender.file.strategy.max = 3
-"""
+ARCHIVE = Path(sys.prefix) / "share" / "headgate" / f"spark-{pyspark.__version__}.jsa"
+"""Spark's classes, as `classes` wrote them for the packages of this Python."""
 
 
 def start(
     home: Path, settings: SparkSettings, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A session on the embedded Spark, or on the cluster that `master` names."""
+    security.java()  # a sentence now instead of stack traces later
     if SparkContext._active_spark_context is not None:
         raise EngineError("this process has a Spark session already; stop it first")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # PySpark logs every analysis error as one line of JSON with all stack traces; ours say it in a sentence.
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    # PySpark logs each analysis error and each failed epoch with all stack traces; the reason of a job says it in a sentence.
+    for name in ("DataFrameQueryContextLogger", "py4j.clientserver"):
+        logging.getLogger(name).disabled = True
     home.mkdir(parents=True, exist_ok=True)
-    builder = SparkSession.builder.appName("headgate").master(master or f"local[{settings.slots}]")
-    for key, value in {**_configuration(home.resolve(), settings, master is None), **(extra or {})}.items():
-        builder = builder.config(key, value)
+    configuration = {
+        "spark.app.name": "headgate",
+        "spark.master": master or f"local[{settings.slots}]",
+        **_configuration(home.resolve(), settings, master is None),
+        **(extra or {}),
+    }
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _python(home.resolve(), configuration)
     try:
         with _stderr_into(home / OUTPUT), _interrupts_kept():
-            return builder.getOrCreate()
+            _launch(configuration)
+            return SparkSession.builder.config(map=dict(configuration)).getOrCreate()
     except Exception as error:
         raise EngineError(f"Spark did not start: {reason_of(error)}") from error
+
+
+def class_path() -> str:
+    """Where Spark's own scripts have Java look for classes; an archive holds only for the same path."""
+    spark = Path(pyspark.__file__).parent
+    (first,) = (spark / "jars").glob("slf4j-api-*.jar")
+    return f"{spark}/conf:{first}:{spark}/jars/*"
+
+
+def shared_classes() -> tuple[str, ...]:
+    """Has a JVM of this machine take Spark's classes from the archive, if there is one; Java says nothing if it does not fit."""
+    return (f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:cds*=off") if ARCHIVE.exists() else ()
+
+
+def _python(home: Path, configuration: Mapping[str, str]) -> str:
+    """What Spark starts as Python: on other machines there is no launcher of ours."""
+    local = configuration.get(DRIVER_HOST) == ON_THIS_MACHINE[DRIVER_HOST]
+    return nursery.launcher(home) if local else sys.executable
+
+
+def _launch(configuration: Mapping[str, str]) -> None:
+    """Start the JVM. PySpark would give it everything as arguments, secrets included; these come later, by the gateway."""
+    arguments = SparkConf(loadDefaults=False).setAll(list(security.public(configuration).items()))
+    gateway = launch_gateway(arguments)  # type: ignore[no-untyped-call]  # PySpark's
+    security.guard_callbacks(gateway)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def rotate_output(home: Path, settings: SparkSettings) -> None:
+    """Set aside what the JVM and the lanes have printed, if it is too much."""
+    _logs(settings).rotate(home / OUTPUT)
+
+
+def _logs(settings: SparkSettings) -> Logs:
+    return Logs(settings.log_mb, settings.log_files)
 
 
 @contextmanager
@@ -92,8 +120,8 @@ def _interrupts_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def stop(spark: SparkSession) -> None:
-    """Stop the session and its JVM: nothing is left behind, and another session may be started."""
+def stop(spark: SparkSession, exit_s: float) -> None:
+    """Stop the session and its JVM, which has `exit_s` to end: nothing is left behind, and another session may be started."""
     gateway = SparkContext._gateway
     spark.stop()
     if gateway is None:
@@ -103,7 +131,7 @@ def stop(spark: SparkSession) -> None:
     if process is not None:
         process.stdin.close()
         try:
-            process.wait(EXIT_S)
+            process.wait(exit_s)
         except subprocess.TimeoutExpired:  # with gigabytes of RocksDB's it may take long to clear up after itself
             process.kill()
             process.wait()
@@ -136,27 +164,29 @@ def shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
 
 def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[str, str]:
     """Adaptive plans merge partitions, so they would merge lanes."""
-    quiet = f"-Dlog4j2.configurationFile={shlex.quote((home / 'log4j2.properties').as_uri())}"
-    (home / "log4j2.properties").write_text(_LOG4J.format(log=home / LOG))
-    (home / "pools.xml").write_text(_pools())
+    logging_to = f"-Dlog4j2.configurationFile={shlex.quote((home / 'log4j2.properties').as_uri())}"
+    files.replace(home / "log4j2.properties", _logs(settings).log4j(home / LOG).encode())
+    files.replace(home / "pools.xml", _pools().encode())
     return {
-        **(ON_THIS_MACHINE if embedded else {}),
+        **({**ON_THIS_MACHINE, **security.ENCRYPTED} if embedded else {}),
         # State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
         **({"spark.sql.shuffle.partitions": str(settings.slots)} if embedded else {}),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
-        "spark.driver.extraJavaOptions": quiet,
+        "spark.driver.extraJavaOptions": f"{shlex.join(shared_classes())} {logging_to}",
         "spark.log.level": "WARN",
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (home / "pools.xml").as_uri(),
         "spark.sql.streaming.pollingDelay": f"{round(settings.poll_s * 1000)}ms",
         "spark.locality.wait.node": f"{round(settings.place_wait_s * 1000)}ms",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(settings.largest_batch_mb << 20 or ANY_SIZE),
+        **security.PRIVATE_FILES,
         **_ALWAYS,
     }
 
 
+DRIVER_HOST = "spark.driver.host"
 ON_THIS_MACHINE = {
-    "spark.driver.host": "127.0.0.1",
+    DRIVER_HOST: "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Spark's default asks the operating system about links, by a process of its own for each file of a checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": (

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from headgate.core import sizing
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
-from headgate.core.quantities import about, choice, number, seconds
+from headgate.core.quantities import about, choice, number, seconds, shown
 from headgate.errors import GraphError
+from headgate.spark.functions import check_batches, check_events, check_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +44,24 @@ def reads_once(write: Writer) -> bool:
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Names of jobs and operators: they become directories, pools and addresses."""
+"""Names of jobs, operators and tenants: they become directories, pools and addresses."""
+LONGEST_NAME = 100
+"""A file system takes 255 bytes, and what names become has more in it."""
+RESERVED = "headgate-"
+"""Names of Spark's pools, tables and tags that are Headgate's own begin with it."""
+MOST_SHARE = 10
+"""Highest share a job can have."""
+
+
+def name_trouble(name: object) -> str:
+    """What is wrong with the name of a job, an operator or a tenant; empty if nothing is."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        return "use letters, digits, dots, dashes and underscores, no dash, dot or underscore first"
+    if len(name) > LONGEST_NAME:
+        return f"it has {len(name)} characters, and at most {LONGEST_NAME} are allowed"
+    if name.startswith(RESERVED):
+        return f'names that begin with "{RESERVED}" are reserved'
+    return ""
 
 
 MODES = ("append", "update", "complete")
@@ -87,6 +105,14 @@ class Source(Protocol):
         """Rows that have arrived since the job first started; None if it cannot be known."""
 
 
+@runtime_checkable
+class Lossy(Protocol):
+    """A source that counts the rows it had to leave out."""
+
+    def losses(self, place: Path) -> str:
+        """What was lost so far, in a sentence; empty if nothing was."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """Any function that takes a session and returns a streaming DataFrame, as a source."""
@@ -114,6 +140,8 @@ class Keyed:
     """The column with the time of each event, which sets off timers; None: there are none."""
     lateness_ms: int = 0
     """Timers wait for events that are late by so much."""
+    follows_clock: bool = True
+    """While nothing arrives, event time goes on with the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +195,17 @@ class Topology:
         share: int = 1,
         mode: str = "append",
     ) -> None:
-        if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise GraphError(f"a job is named {name!r}; use letters, digits, dots, dashes and underscores")
+        if trouble := name_trouble(name):
+            raise GraphError(f"a job is named {shown(name)}; {trouble}")
+        if trouble := name_trouble(tenant):
+            raise GraphError(f'job "{name}": its tenant is {shown(tenant)}; {trouble}')
         if not isinstance(intent, Intent):
             raise GraphError(f'job "{name}": its intent is {intent!r}; write Intent(latency="2s", worth=35)')
         self.name = name
         self.intent = intent
         self.tenant = tenant
         self.pace_s = None if pace_s is None else number(pace_s, f'job "{name}": pace_s', low=0, error=GraphError)
-        if number(share, f'job "{name}": share', low=1, error=GraphError) != int(share):
+        if number(share, f'job "{name}": share', low=1, high=MOST_SHARE, error=GraphError) != int(share):
             raise GraphError(f'job "{name}": share is {share!r}; it must be a whole number')
         self.share = int(share)
         self.mode = choice(mode, f'job "{name}": mode', MODES, GraphError)
@@ -190,19 +220,27 @@ class Topology:
         *,
         arrival: str | None = None,
         lanes: int | None = None,
+        max_lanes: int | None = None,
     ) -> Stream:
         """Rows from outside: one of `headgate.sources`, or any function that takes a session and returns a streaming DataFrame.
 
         `arrival` names the column that says when a row arrived; `headgate.sources` know theirs.
         """
         source = read if isinstance(read, Source) else Query(read, arrival)
-        if lanes is not None and not source.elastic:
+        if (lanes is not None or max_lanes is not None) and not source.elastic:
             raise GraphError(
                 f'job "{self.name}": operator "{name}": its source decides itself how many lanes it has;'
                 " leave out lanes, or give lanes to the operator that follows"
             )
         return self._add(
-            Node(name, Kind.SOURCE, (), source, lanes=(1 if lanes is None else lanes) if source.elastic else None)
+            Node(
+                name,
+                Kind.SOURCE,
+                (),
+                source,
+                lanes=(1 if lanes is None else lanes) if source.elastic else None,
+                max_lanes=max_lanes,
+            )
         )
 
     def transform(
@@ -287,15 +325,18 @@ class Topology:
         version: int = 1,
         time: str | None = None,
         lateness: str | float = 0,
+        follows_clock: bool = True,
     ) -> Stream:
         """State by key: aggregations such as `{"visits": "count", "spent": "sum(amount)"}`, or a processor of `headgate.state`.
 
         Aggregations put out the keys that changed, with their new values; other processors put out the columns of `schema`. The state
         is cut into `slices`, for good; lanes share them. `time` names the column of event times: timers up to the latest time
-        seen, less `lateness`, are due at the end of the next epoch.
+        seen, less `lateness`, are due at the end of the next epoch. While nothing arrives, event time goes on with the clock;
+        `follows_clock=False` makes timers wait for the next row, as event times of long ago need it.
         """
-        whole = _processor(self.name, name, processor, schema)
-        keyed = Keyed(self._by(name, key), slices, version, time, round(1000 * self._lateness(name, lateness)))
+        whole = _processor(self.name, name, processor, schema, time)
+        lateness_ms = round(1000 * self._lateness(name, lateness))
+        keyed = Keyed(self._by(name, key), slices, version, time, lateness_ms, follows_clock)
         most = slices if max_lanes is None else max_lanes
         return self._add(Node(name, Kind.KEYED, self._names(name, (source,)), whole, schema, lanes, most, keyed=keyed))
 
@@ -311,6 +352,11 @@ class Topology:
     ) -> None:
         """Where rows go: one of `headgate.sinks`, or a function that takes a DataFrame and the number of the epoch."""
         self._add(Node(name, Kind.SINK, self._names(name, (source,)), write, None, lanes, max_lanes, weight=weight))
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether epochs may have to run although nothing arrives."""
+        return any(getattr(node.function, "on_timer", None) is not None for node in self.nodes.values() if node.keyed)
 
     # -- what the others see of it
 
@@ -337,7 +383,7 @@ class Topology:
     # -- checks
 
     def _add(self, node: Node) -> Stream:
-        with about(f'job "{self.name}"', GraphError), about(f'operator "{node.name}"', GraphError):
+        with about(f'job "{self.name}"', GraphError), about(f"operator {shown(node.name)}", GraphError):
             _check(node)
             if node.name in self.nodes:
                 raise GraphError("there is another operator of this name; names must differ")
@@ -375,7 +421,7 @@ def union(first: Any, *others: Any) -> Any:
 
 
 def _processor(
-    job: str, operator: str, processor: Processor | Mapping[str, str], schema: str | None
+    job: str, operator: str, processor: Processor | Mapping[str, str], schema: str | None, time: str | None
 ) -> Processor | Any:
     from headgate.state.aggregate import Aggregate
     from headgate.state.operators import Batches, Events
@@ -394,23 +440,40 @@ def _processor(
                 raise GraphError("its aggregations say what it puts out; leave out schema")
         elif not isinstance(schema, str) or not schema.strip():
             raise GraphError('its schema must name the columns it puts out, such as "id long, tier string"')
+        elif isinstance(processor, Events):
+            check_events(processor, time)
+        else:
+            check_batches(processor)
     return processor
 
 
 def _check(node: Node) -> None:
-    if not isinstance(node.name, str) or NAME.fullmatch(node.name) is None:
-        raise GraphError("use letters, digits, dots, dashes and underscores for its name")
+    if trouble := name_trouble(node.name):
+        raise GraphError(f"its name will not do; {trouble}")
     if node.keyed is None and not callable(node.function) and not isinstance(node.function, Source):
         raise GraphError(f"it must be given a function, not {node.function!r}")
     if isinstance(node.function, Query) and not callable(node.function.function):
         raise GraphError(f"it must be given a source or a function, not {node.function.function!r}")
     if node.kind is not Kind.SOURCE and not node.inputs:
         raise GraphError("it needs an input to read from")
+    if node.keyed is None:
+        _check_called(node)
     if node.kind in (Kind.BATCHES, Kind.EVENTS) and (not isinstance(node.schema, str) or not node.schema.strip()):
         raise GraphError('its schema must name the columns it puts out, such as "id long, tier string"')
     if node.keyed is not None:
         _check_keyed(node, node.keyed)
     _check_lanes(node)
+
+
+def _check_called(node: Node) -> None:
+    if isinstance(node.function, Query):
+        check_function(node.function.function, ("spark",))
+    elif node.kind is Kind.TRANSFORM:
+        check_function(node.function, node.inputs)
+    elif node.kind is Kind.SINK:
+        check_function(node.function, ("rows", "epoch"))
+    elif node.kind is not Kind.SOURCE:
+        check_function(node.function, ("batches" if node.kind is Kind.BATCHES else "row",))
 
 
 def _check_keyed(node: Node, keyed: Keyed) -> None:

@@ -1,29 +1,32 @@
 """The durable side of an operator's state: deltas and snapshots in a checkpoint location, and the record of committed epochs.
 
-    operator.json                      whose state it is, in which schema, since which epoch
-    epochs/000000000012.json           epoch 12 is committed, with these files
+    operator.json                      whose state it is, in which schema, since which epoch, and its timeline
+    epochs/000000000012.json           epoch 12 is committed, with these files and this clock
     deltas/000000000012-00003-….state  what lane 3 changed in epoch 12 (or, with full checkpoints, all it has)
     snapshots/00007/000000000010.state slice 7 as of epoch 10
 
-A file that no committed epoch names does not count: a lane that ran twice leaves one, and clean-up removes it.
+A delta that no committed epoch names does not count: a lane that ran twice leaves one, and clean-up removes it. A driver that starts at
+an epoch voids what later epochs have left (`start_at`), so that there is always one timeline.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headgate.errors import StateDamagedError, StateError
+from headgate.errors import StateDamagedError, StateError, StateLostError
 from headgate.state.delta import Delta, Keys
 from headgate.state.faults import passing
 from headgate.state.location import Location
+from headgate.state.records import opened, sealed
 from headgate.state.schema import StateSchema
 
+SNAPSHOTS = "snapshots/"
 _OPERATOR = "operator.json"
 
 
@@ -40,16 +43,48 @@ class DeltaFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """The watermark of an epoch, so that an epoch that is run again has the same, and that of the next one."""
+
+    watermark_ms: int | None = None
+    next_ms: int | None = None
+
+
+NO_CLOCK = Clock()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What makes an epoch count."""
+
+    epoch: int
+    files: tuple[DeltaFile, ...]
+    clock: Clock = NO_CLOCK
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """One life of an operator's state: from its first epoch until it is removed."""
 
     id: str
     first_epoch: int
     slices: int
+    timeline: int = 0
+    """How often the state was set back by more than an epoch: copies of an earlier timeline are void."""
 
     def identity(self, schema: StateSchema) -> str:
         """What every copy of a slice must say of itself."""
-        return f"{self.id}/{schema.fingerprint}/{self.slices}"
+        return f"{self.id}/{schema.fingerprint}/{self.slices}/{self.timeline}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """The content of `operator.json`."""
+
+    life: Life
+    schema: dict[str, Any]
+    arrow: str
+    """Schema of the key columns, as Arrow writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,33 +99,69 @@ class Checkpoint:
     def begin(self, first_epoch: int, slices: int) -> Life:
         """Start a life, or go on with the one that is there; refuses another schema or number of slices."""
         if not self.exists():
-            life = Life(uuid.uuid4().hex, first_epoch, slices)
-            arrow = memoryview(self.schema.key_schema.serialize()).hex()
-            about = {"life": life, "schema": self.schema.described(), "arrow": arrow}
-            self.location.write(_OPERATOR, msgspec.json.encode(about))
-            return life
-        return self._same(slices)
+            return self._written(Life(uuid.uuid4().hex, first_epoch, slices))
+        return self.life(slices)
 
     def exists(self) -> bool:
         """Whether a life has begun."""
         return self.location.exists(_OPERATOR)
 
-    def life(self) -> Life:
-        """The life that is there."""
+    def life(self, slices: int | None = None) -> Life:
+        """The life that is there; refuses another schema or, if one is given, number of slices."""
         if not self.exists():
             raise StateError(f'there is no state of operator "{self.schema.operator}" in "{self.location.base}"')
-        return self._same(None)
+        return self._same(slices)
 
     def _same(self, slices: int | None) -> Life:
-        written = msgspec.json.decode(memoryview(self.location.read(_OPERATOR)))
-        self.schema.refuse_unless_same(written["schema"])
-        life = msgspec.convert(written["life"], Life)
+        written = _operator_in(self.location)
+        self.schema.refuse_unless_same(written.schema)
+        life = written.life
         if slices is not None and life.slices != slices:
             raise StateError(
                 f'the state of operator "{self.schema.operator}" is cut into {life.slices} slices, for good; it now asks'
                 f" for {slices}: set slices={life.slices}, or give the operator a new name"
             )
         return life
+
+    def _written(self, life: Life) -> Life:
+        arrow = memoryview(self.schema.key_schema.serialize()).hex()
+        self.location.write(_OPERATOR, sealed(_Operator(life, self.schema.described(), arrow)))
+        return life
+
+    # -- timelines -----------------------------------------------------------------------------------------------------
+
+    def start_at(self, epoch: int) -> Life:
+        """A driver goes on with this epoch: what it and later epochs left is void. To be called before the first lane runs.
+
+        The record of the epoch itself stays until it is committed again; its copies are undone by the lanes.
+        """
+        life = self.life()
+        snapshots = self.all_snapshots()
+        later = [found for found in reversed(self.epochs()) if found > epoch]
+        if epoch < life.first_epoch:
+            life = self._written(Life(uuid.uuid4().hex, epoch, life.slices))
+        elif later:
+            self._refuse_unless_rebuildable(life, epoch, snapshots)
+            passing("set back: before write")
+            life = self._written(replace(life, timeline=life.timeline + 1))
+        passing("set back: durable")
+        void = [snapshot_name(slice_, found) for slice_, all_ in snapshots.items() for found in all_ if found >= epoch]
+        self.location.delete_durably([*void, *map(epoch_name, later)])
+        passing("set back: done")
+        return life
+
+    def _refuse_unless_rebuildable(self, life: Life, epoch: int, snapshots: dict[int, list[int]]) -> None:
+        """Before anything is deleted: the state before the epoch must follow from what is left."""
+        known = set(self.epochs())
+        for slice_ in range(life.slices):
+            bases = [found for found in snapshots.get(slice_, []) if found < epoch] or [life.first_epoch - 1]
+            missing = sorted(set(range(max(bases) + 1, epoch)) - known)
+            if missing:
+                raise StateLostError(
+                    f'operator "{self.schema.operator}" was set back to epoch {epoch}, but its state before that epoch is gone: '
+                    f"slice {slice_} has no snapshot from before it, nor the record of epoch {missing[0]}; "
+                    "restore the job's Spark checkpoint, or give the operator a new name"
+                )
 
     # -- deltas --------------------------------------------------------------------------------------------------------
 
@@ -108,25 +179,36 @@ class Checkpoint:
 
     # -- epochs --------------------------------------------------------------------------------------------------------
 
-    def commit(self, epoch: int, files: Sequence[DeltaFile]) -> None:
+    def commit(self, epoch: int, files: Sequence[DeltaFile], clock: Clock = NO_CLOCK) -> None:
         """The epoch is done, and these are its files; committing it again replaces what was said."""
+        if self.location.exists(epoch_name(epoch + 1)):
+            raise StateError(
+                f'epoch {epoch} of operator "{self.schema.operator}" cannot be committed: epoch {epoch + 1} is committed already; '
+                "start the job again, so that it goes on from one epoch"
+            )
         passing("commit: before write")
-        self.location.write(_epoch_name(epoch), msgspec.json.encode(tuple(files)))
+        self.location.write(epoch_name(epoch), sealed(Record(epoch, tuple(files), clock)))
         passing("commit: durable")
 
-    def files(self, epoch: int) -> tuple[DeltaFile, ...] | None:
-        """The files of a committed epoch; None if it is not committed, or its record is gone."""
-        if not self.location.exists(_epoch_name(epoch)):
+    def record(self, epoch: int) -> Record | None:
+        """What a committed epoch left; None if it is not committed, or its record was cleaned up."""
+        name = epoch_name(epoch)
+        if not self.location.exists(name):
             return None
-        data = self.location.read(_epoch_name(epoch))
-        try:
-            return msgspec.json.decode(memoryview(data), type=tuple[DeltaFile, ...])
-        except msgspec.MsgspecError as error:
-            raise StateDamagedError(f'"{self.location.base}/{_epoch_name(epoch)}" is damaged: {error}') from None
+        found = opened(self.location.read(name), Record, f"{self.location.base}/{name}")
+        if found.epoch != epoch:
+            raise StateDamagedError(f'"{self.location.base}/{name}" is the record of epoch {found.epoch}')
+        return found
+
+    def files(self, epoch: int) -> tuple[DeltaFile, ...] | None:
+        """The files of a committed epoch; None if it is not committed, or its record was cleaned up."""
+        found = self.record(epoch)
+        return None if found is None else found.files
 
     def epochs(self) -> list[int]:
         """Committed epochs whose record is still there, in order."""
-        return [int(name.removesuffix(".json")) for name in self.location.names("epochs") if name.endswith(".json")]
+        names = (name.removesuffix(".json") for name in self.location.names("epochs") if name.endswith(".json"))
+        return [int(name) for name in names if name.isdigit()]
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -168,23 +250,24 @@ class Checkpoint:
                 found.setdefault(int(slice_), []).append(_snapshot_epoch(rest))
         return found
 
-    def read_snapshot(self, slice_: int, epoch: int) -> Delta:
-        return self.read_delta(snapshot_name(slice_, epoch))
-
 
 def schema_in(location: Location) -> StateSchema:
     """The schema that the state in a location was written with."""
     if not location.exists(_OPERATOR):
         raise StateError(f'there is no keyed state in "{location.base}"')
-    written = msgspec.json.decode(memoryview(location.read(_OPERATOR)))
-    key = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(written["arrow"])))
-    about = written["schema"]
+    written = _operator_in(location)
+    key = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(written.arrow)))
+    about = written.schema
     return StateSchema(
         about["operator"],
         {name: key.field(name).type for name in key.names},
         dict(about["fields"]),
         about["version"],
     )
+
+
+def _operator_in(location: Location) -> _Operator:
+    return opened(location.read(_OPERATOR), _Operator, f"{location.base}/{_OPERATOR}")
 
 
 def whole_rows(delta: Delta, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
@@ -196,14 +279,15 @@ def whole_rows(delta: Delta, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]
 
 def snapshot_name(slice_: int, epoch: int) -> str:
     """Where the snapshot of a slice is."""
-    return f"snapshots/{slice_:05d}/{epoch:012d}.state"
+    return f"{SNAPSHOTS}{slice_:05d}/{epoch:012d}.state"
 
 
 def _snapshot_epoch(name: str) -> int:
     return int(name.removesuffix(".state"))
 
 
-def _epoch_name(epoch: int) -> str:
+def epoch_name(epoch: int) -> str:
+    """Where the record of an epoch is."""
     return f"epochs/{epoch:012d}.json"
 
 

@@ -6,15 +6,13 @@ A delta covers the slices of one lane. On disk it is one file with a checksum; r
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from headgate.errors import StateDamagedError
@@ -51,7 +49,6 @@ class Delta:
     keys: Keys
     old: pa.Array
     new: pa.Array
-    progress: Mapping[str, int] = field(default_factory=dict)
     full: bool = False
     """Whether `new` is all there is in these slices, not only what changed."""
 
@@ -71,35 +68,13 @@ class Delta:
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             self.keys.keys.take(rows),
         )
-        return Delta(self.epoch, keys, self.old.take(rows), self.new.take(rows), self.progress, self.full)
-
-    # -- through Spark ---------------------------------------------------------------------------------------------
-
-    def redo_batch(self) -> pa.RecordBatch:
-        """What a backup needs, in types that pass through Spark: slice, key, new state (null: deleted)."""
-        slices = np.repeat(self.keys.slices, np.diff(self.keys.offsets))
-        columns = [pa.array(slices), self.keys.keys.cast(pa.binary()), self.new.cast(pa.binary())]
-        return pa.RecordBatch.from_arrays(columns, schema=REDO_SCHEMA)
-
-    @staticmethod
-    def from_redo(
-        epoch: int, batches: Iterable[pa.RecordBatch], slices: Sequence[int], key: pa.DataType, value: pa.DataType
-    ) -> Delta:
-        """The delta of `slices` back from redo batches; slices that did not change are among them, without rows."""
-        rows = pa.Table.from_batches(list(batches), REDO_SCHEMA)
-        wanted = np.array(sorted(slices), np.int32)
-        rows = rows.filter(pc.is_in(rows["slice"], pa.array(wanted))).sort_by("slice").combine_chunks()
-        of_row = rows["slice"].to_numpy()
-        offsets = np.append(np.searchsorted(of_row, wanted), len(of_row)).astype(np.int64)
-        new = _joined(rows["new"]).cast(value)
-        keys = Keys(wanted, offsets, _joined(rows["key"]).cast(key))
-        return Delta(epoch, keys, pa.nulls(len(new), value), new)
+        return Delta(self.epoch, keys, self.old.take(rows), self.new.take(rows), self.full)
 
     # -- on disk ---------------------------------------------------------------------------------------------------
 
     def encoded(self) -> tuple[bytes, pa.Buffer]:
         """Head with checksum, and body."""
-        about = {"epoch": self.epoch, "progress": dict(self.progress), "full": self.full}
+        about = {"epoch": self.epoch, "full": self.full}
         places = {"slices": self.keys.slices.tolist(), "offsets": self.keys.offsets.tolist()}
         schema = pa.schema(
             [("key", self.keys.keys.type), ("old", self.old.type), ("new", self.new.type)],
@@ -114,16 +89,7 @@ class Delta:
         batch = _batch(data, name)
         about = msgspec.json.decode(batch.schema.metadata[b"headgate"])
         keys = Keys(np.array(about["slices"], np.int32), np.array(about["offsets"], np.int64), batch.column("key"))
-        return Delta(
-            about["epoch"], keys, batch.column("old"), batch.column("new"), about["progress"], bool(about["full"])
-        )
-
-
-REDO_SCHEMA = pa.schema([("slice", pa.int32()), ("key", pa.binary()), ("new", pa.binary())])
-
-
-def _joined(column: Any) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        return Delta(about["epoch"], keys, batch.column("old"), batch.column("new"), bool(about["full"]))
 
 
 def _ipc(batch: pa.RecordBatch) -> pa.Buffer:

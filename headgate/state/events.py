@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -13,6 +12,7 @@ from headgate.errors import StateError
 from headgate.state.delta import Delta, Keys
 from headgate.state.library import KeyState, Timers
 from headgate.state.operators import Events
+from headgate.state.putout import MisfitError, as_batch
 from headgate.state.rows import RowStore
 from headgate.state.schema import StateSchema
 
@@ -74,7 +74,13 @@ class EventRun:
                 self._events.on_timer(self._key(code), at_ms, self._state(slice_, code), emitted.append)
         return self._put_out(emitted)
 
-    def delta(self, epoch: int, progress: Mapping[str, int]) -> Delta:
+    def next_timer_ms(self) -> int | None:
+        """The earliest timer of all slices; None if there is none, or nothing is done about it."""
+        if self._events.on_timer is None:
+            return None
+        return min((at_ms for timers in self._timers.values() if (at_ms := timers.next_ms()) is not None), default=None)
+
+    def delta(self, epoch: int) -> Delta:
         """Everything that changed."""
         for state in self._states.values():
             state.flush()
@@ -84,9 +90,7 @@ class EventRun:
         flat = [change for found in changes.values() for change in found]
         offsets = np.concatenate([[0], np.cumsum([len(found) for found in changes.values()])]).astype(np.int64)
         columns = [pa.array([change[index] for change in flat], pa.binary()) for index in range(3)]
-        return Delta(
-            epoch, Keys(np.array(list(changes), np.int32), offsets, columns[0]), columns[1], columns[2], progress
-        )
+        return Delta(epoch, Keys(np.array(list(changes), np.int32), offsets, columns[0]), columns[1], columns[2])
 
     def _state(self, slice_: int, code: bytes) -> KeyState:
         state = self._states.get((slice_, code))
@@ -104,8 +108,6 @@ class EventRun:
         if not emitted:
             return None
         try:
-            return pa.RecordBatch.from_pylist(emitted, self._events.output)
-        except (pa.ArrowException, TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise StateError(
-                f'operator "{self._schema.operator}": it emitted a row that does not fit its schema: {error}'
-            ) from None
+            return as_batch(emitted, self._events.output)
+        except MisfitError as error:
+            raise StateError(str(error)) from None

@@ -14,6 +14,9 @@ POINTS = (
     "apply: done",
     "commit: before write",
     "commit: durable",
+    "set back: before write",
+    "set back: durable",
+    "set back: done",
     "grow: built",
     "snapshot: before write",
     "snapshot: durable",
@@ -24,7 +27,6 @@ POINTS = (
     "undo: begun",
     "copy: half",
     "copy: done",
-    "redo: begun",
 )
 """Those of one host, in the order of an epoch's life."""
 

@@ -27,10 +27,6 @@ class Grouped:
     starts: Order
     keys: Keys
 
-    def sizes(self) -> Order:
-        """Rows per group."""
-        return np.diff(np.append(self.starts, len(self.order)))
-
 
 def grouped(
     schema: StateSchema, columns: Sequence[pa.Array], row_slices: npt.NDArray[Any], slices: Sequence[int]

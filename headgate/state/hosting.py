@@ -21,17 +21,14 @@ from headgate.config import StateSettings
 from headgate.core.duties import Duty, achieved, duties, waiting
 from headgate.core.routing import in_turn, lane_hosts
 from headgate.core.slices import (
-    Act,
-    Action,
-    Done,
     Event,
     HostJoined,
     HostLeaves,
     HostLost,
     MoveAsked,
     Phase,
-    Place,
     Placement,
+    end_of_phase,
     free,
     spread,
     step,
@@ -188,14 +185,14 @@ def read_placement(location: Location) -> Placement | None:
         return None
     try:
         return msgspec.json.decode(memoryview(location.read(PLACEMENT)), type=Placement)
-    except (msgspec.MsgspecError, StateDamagedError):
+    except (msgspec.MsgspecError, ValueError, StateDamagedError):  # ValueError: text that is not UTF-8
         return None
 
 
 def _stepped(placement: Placement, events: Iterable[Event]) -> Placement:
     """After all these events; what they ask for is read off the placement, as duties."""
     for event in events:
-        placement, _ = step(placement, event)
+        placement = step(placement, event)
     return placement
 
 
@@ -223,12 +220,4 @@ def _copied(placement: Placement, copy: Callable[[Moves], None]) -> Placement:
 def _phase_done(placement: Placement, phase: Phase) -> Iterator[Event]:
     for slice_, place in enumerate(placement.places):
         if place.migration is not None and place.migration.phase is phase:
-            yield Done(_end_of(slice_, place))
-
-
-def _end_of(slice_: int, place: Place) -> Action:
-    """What ends the phase that a slice's migration is in."""
-    assert place.migration is not None
-    phase = place.migration.phase
-    host = place.migration.source if phase is Phase.RELEASE else place.migration.destination
-    return Action(Act(phase.value), slice_, host)
+            yield end_of_phase(slice_, place.migration)

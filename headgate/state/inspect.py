@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headgate.config import StateSettings
 from headgate.errors import InputError
+from headgate.state import codec
 from headgate.state.checkpoint import Checkpoint, schema_in
 from headgate.state.delta import array_words
 from headgate.state.groups import decoded_keys
@@ -60,7 +61,7 @@ def read_opens(job: Path, operator: str) -> Opens | None:
     """None if the operator does not run on a cluster."""
     try:
         return msgspec.json.decode((place_of(job, operator) / OPENS).read_bytes(), type=Opens)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError, msgspec.MsgspecError):  # ValueError: text that is not UTF-8
         return None
 
 
@@ -128,7 +129,7 @@ def _library_entries(schema: StateSchema, store: SliceStore, slice_: int) -> Ite
         for row, value in zip(rows.to_pylist(), values.to_pylist(), strict=True):
             if not row.startswith(TIMERS):
                 key, field, part = row_owner(row)
-                states[key][field][part.decode()] = msgspec.msgpack.decode(value)
+                states[key][field][part.decode()] = codec.decode(value)
     for key, state in states.items():
         yield Entry(
             schema.keys_from_bytes([key]).to_pylist()[0], slice_, {field: dict(parts) for field, parts in state.items()}

@@ -3,8 +3,7 @@
     done = []
     for batch in run_lane(operator, task, batches, done.append):
         ...                       # rows put out
-    report = done[0].report       # to the driver, which commits the epoch with all lanes' reports
-    backup = done[0].redo()       # to the hosts that hold backups, if they cannot read the checkpoint location
+    report = done[0]              # to the driver, which commits the epoch with all lanes' reports
 
 Order within the epoch: lock the slices, bring them to the state before the epoch, compute, make the delta durable, apply it to
 the store. The lane may die at any point of it and be run again, here or elsewhere.
@@ -12,11 +11,8 @@ the store. The lane may die at any point of it and be run again, here or elsewhe
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +32,7 @@ from headgate.state.opening import Opened, Opener
 from headgate.state.operators import Batches, Changed, Events, KeyedOperator, KeyedRows
 from headgate.state.rows import RowStore
 from headgate.state.schema import WORD
+from headgate.state.store import on_disk
 from headgate.state.stores import locks_of, open_store
 
 STYLES = ("delta", "full", "none")
@@ -54,18 +51,13 @@ class LaneTask:
     """Folder of this operator's slices on the host's local disk."""
     checkpoint: str
     """Folder of this operator in the checkpoint location: a path or a URI."""
-    progress: Mapping[str, int] = field(default_factory=dict)
     watermark_ms: int | None = None
     """Timers up to here are due at the end of the epoch; the same again when an epoch is run again."""
     committed: tuple[DeltaFile, ...] | None = None
     """Files of the epoch before, if the driver knows them; saves each lane a read."""
-    copies: tuple[str, ...] = ()
-    """Store folders of other hosts that can be read from here."""
     slice_column: str = SLICE
     """Input column with the slice of each row; computed from the key if it is not there."""
     style: str = "delta"
-    host: str = ""
-    """Where the lane runs, if that is not simply this machine."""
     settings: StateSettings = field(default_factory=StateSettings)
 
 
@@ -73,38 +65,23 @@ class LaneTask:
 class LaneReport:
     """What a lane did, small enough for an accumulator."""
 
-    epoch: int
-    lane: int
     rows: int
-    rows_out: int
     changed: int
     """Rows of state that changed."""
-    busy_s: float
     slice_rows: Mapping[int, int]
     origins: Mapping[str, int]
-    """Slices by where they came from: local, undone, caught up, copied, rebuilt, new."""
+    """Slices by where they came from: local, undone, caught up, rebuilt, new."""
     file: DeltaFile | None
     """What the driver commits the epoch with."""
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneResult:
-    """Report and changes of a lane that is done."""
-
-    report: LaneReport
-    delta: Delta
-
-    def redo(self) -> pa.RecordBatch:
-        """The changes as rows that pass through Spark: slice, key, new."""
-        return self.delta.redo_batch()
+    next_timer_ms: int | None = None
+    """The earliest timer that its keys have set and that is not due yet."""
 
 
 def run_lane(
     operator: KeyedOperator,
     task: LaneTask,
     batches: Iterable[pa.RecordBatch],
-    on_done: Callable[[LaneResult], None] = lambda result: None,
+    on_done: Callable[[LaneReport], None] = lambda report: None,
 ) -> Iterator[pa.RecordBatch]:
     """Run an epoch; yields what the operator puts out, and calls `on_done` before the last of it."""
     yield from _Lane(operator, task).run(batches, on_done)
@@ -117,13 +94,14 @@ class _Lane:
         self.operator, self.task, self.schema = operator, task, operator.schema
         self.checkpoint = Checkpoint(Location.of(task.checkpoint), self.schema)
         identity = task.life.identity(self.schema)
-        self.store = open_store(task.store, self.schema, identity, task.settings)
-        self.locks = locks_of(task.store)
-        self.busy_s = 0.0
-        self.rows = self.rows_out = 0
+        with on_disk(task.store, task.settings.least_free_mb):
+            self.store = open_store(task.store, self.schema, identity, task.settings)
+            self.locks = locks_of(task.store)
+        self.rows = 0
         self.slice_rows = np.zeros(task.life.slices, np.int64)
+        self.next_timer_ms: int | None = None
 
-    def run(self, batches: Iterable[pa.RecordBatch], on_done: Callable[[LaneResult], None]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch], on_done: Callable[[LaneReport], None]) -> Iterator[pa.RecordBatch]:
         self.locks.take(self.task.slices, self.task.settings.lock_wait_s)
         try:
             opened = self._opened()
@@ -137,43 +115,34 @@ class _Lane:
             yield output
 
     def _opened(self) -> Opened:
-        begun_s = time.perf_counter()
         known = {} if self.task.committed is None else {self.task.epoch - 1: self.task.committed}
-        copies = [Path(folder) for folder in self.task.copies]
-        opener = Opener(self.store, self.checkpoint, self.task.life, copies, known)
-        opened = opener.at(self.task.slices, self.task.epoch)
-        self.busy_s += time.perf_counter() - begun_s
-        return opened
+        opener = Opener(self.store, self.checkpoint, self.task.life, committed=known)
+        with on_disk(self.task.store):
+            return opener.at(self.task.slices, self.task.epoch)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _run_events(
-        self, events: Events, batches: Iterable[pa.RecordBatch], opened: Opened, on_done: Callable[[LaneResult], None]
+        self, events: Events, batches: Iterable[pa.RecordBatch], opened: Opened, on_done: Callable[[LaneReport], None]
     ) -> Iterator[pa.RecordBatch]:
         assert isinstance(self.store, RowStore)
         run = EventRun(events, self.schema, self.store, self.task.slices, self.task.settings.chunk_items)
         for batch in batches:
-            begun_s = time.perf_counter()
             output = run.batch(self._without_slice(batch), self._counted(batch).tolist())
-            self.busy_s += time.perf_counter() - begun_s
             if output is not None:
-                self.rows_out += output.num_rows
                 yield output
-        begun_s = time.perf_counter()
         output = run.timers(self.task.watermark_ms)
-        self.rows_out += 0 if output is None else output.num_rows
-        result = self._committed(run.delta(self.task.epoch, self.task.progress), opened, begun_s)
-        on_done(result)
+        self.next_timer_ms = run.next_timer_ms()
+        on_done(self._committed(run.delta(self.task.epoch), opened))
         if output is not None:
             yield output
 
     # -- arrays --------------------------------------------------------------------------------------------------------
 
     def _run_arrays(
-        self, batches: Iterable[pa.RecordBatch], opened: Opened, on_done: Callable[[LaneResult], None]
+        self, batches: Iterable[pa.RecordBatch], opened: Opened, on_done: Callable[[LaneReport], None]
     ) -> pa.RecordBatch | None:
         batch = one_batch(batches)
-        begun_s = time.perf_counter()
         if batch is None:
             batch = pa.RecordBatch.from_pylist([], self.schema.key_schema)
         columns = self.schema.key_columns(batch)
@@ -181,11 +150,9 @@ class _Lane:
         old = self.store.read(groups.keys)
         changed = self._changed(self._without_slice(batch), groups, old)
         new = self._values(changed)
-        delta = Delta(self.task.epoch, groups.keys, old, new, self.task.progress)
-        output = changed.output if batch.num_rows else None
-        self.rows_out = 0 if output is None else output.num_rows
-        on_done(self._committed(delta, opened, begun_s))
-        return output
+        delta = Delta(self.task.epoch, groups.keys, old, new)
+        on_done(self._committed(delta, opened))
+        return changed.output if batch.num_rows else None
 
     def _changed(self, batch: pa.RecordBatch, groups: Grouped, old: pa.Array) -> Changed:
         processor = self.operator.processor
@@ -245,16 +212,16 @@ class _Lane:
         name = self.task.slice_column
         return batch.drop_columns([name]) if name in batch.schema.names else batch
 
-    def _committed(self, delta: Delta, opened: Opened, begun_s: float) -> LaneResult:
+    def _committed(self, delta: Delta, opened: Opened) -> LaneReport:
         file = self._durable(delta) if self.task.style == "delta" else None
         name = "" if file is None else file.name
         headers = _next_headers(opened, delta, name)
-        self.store.apply(delta, headers)
+        with on_disk(self.task.store):
+            self.store.apply(delta, headers)
         if self.task.style == "full":
             whole = self.checkpoint.whole(delta.epoch, {slice_: self.store.scan(slice_) for slice_ in self.task.slices})
             file = self._durable(whole)
-        self.busy_s += time.perf_counter() - begun_s
-        return LaneResult(self._report(delta, opened, file), delta)
+        return self._report(delta, opened, file)
 
     def _durable(self, delta: Delta) -> DeltaFile:
         return self.checkpoint.write_delta(delta, self.task.lane)
@@ -262,16 +229,12 @@ class _Lane:
     def _report(self, delta: Delta, opened: Opened, file: DeltaFile | None) -> LaneReport:
         counted = {slice_: int(self.slice_rows[slice_]) for slice_ in self.task.slices}
         return LaneReport(
-            self.task.epoch,
-            self.task.lane,
             self.rows,
-            self.rows_out,
             len(delta),
-            self.busy_s,
             counted,
             opened.counts(),
             file,
-            self.task.host or os.uname().nodename,
+            self.next_timer_ms,
         )
 
 
@@ -280,8 +243,8 @@ def _next_headers(opened: Opened, delta: Delta, name: str) -> dict[int, Any]:
     fresh: dict[Any, Any] = {}
     headers = {}
     for slice_, header in opened.headers.items():
-        alike = header.version, header.delta, id(header.progress)
+        alike = header.version, header.delta
         if alike not in fresh:
-            fresh[alike] = header.next(delta.epoch, name, delta.progress)
+            fresh[alike] = header.next(delta.epoch, name)
         headers[slice_] = fresh[alike]
     return headers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from headgate import files
 from headgate.errors import StateDamagedError, StateError
 from headgate.state.faults import passing
 
@@ -37,16 +39,12 @@ class Location:
         except (pa.ArrowException, OSError) as error:
             raise StateError(f'checkpoint location "{text}" cannot be used: {error}') from None
 
-    def within(self, name: str) -> Location:
-        """A directory of this one."""
-        return Location(self.system, f"{self.base}/{name}")
-
     def write(self, name: str, *parts: Any) -> int:
         """Write a file; when this returns it is there as a whole, after a crash too. Returns its size."""
         path = f"{self.base}/{name}"
         try:
             if isinstance(self.system, fs.LocalFileSystem):
-                _write_locally(Path(path), parts)
+                files.replace(Path(path), *parts, before_rename=lambda: passing("delta: written, not renamed"))
             else:
                 self._write_elsewhere(path, parts)
         except OSError as error:
@@ -54,7 +52,7 @@ class Location:
         return sum(memoryview(part).nbytes for part in parts)
 
     def _write_elsewhere(self, path: str, parts: tuple[Any, ...]) -> None:
-        beside = f"{path}.{uuid.uuid4().hex[:8]}.part"
+        beside = f"{path}.{uuid.uuid4().hex[:8]}{files.PART}"
         self.system.create_dir(os.path.dirname(path), recursive=True)
         with self.system.open_output_stream(beside) as stream:
             for part in parts:
@@ -78,8 +76,8 @@ class Location:
         """Files of a folder and those below it, relative to it, in order; none if there is no such folder."""
         path = f"{self.base}/{folder}"
         found = self.system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
-        files = (info.path for info in found if info.type == fs.FileType.File)
-        return sorted(name[len(path) + 1 :] for name in files)
+        paths = (info.path for info in found if info.type == fs.FileType.File)
+        return sorted(name[len(path) + 1 :] for name in paths)
 
     def delete(self, name: str) -> None:
         """Remove a file; one that is gone already is fine."""
@@ -91,36 +89,26 @@ class Location:
             if self.exists(name):
                 raise StateError(f'cannot delete "{self.base}/{name}": {error}') from error
 
+    def delete_durably(self, names: Iterable[str]) -> None:
+        """Remove files, so that they are still gone after a power cut."""
+        folders = set()
+        for name in names:
+            self.delete(name)
+            folders.add(os.path.dirname(f"{self.base}/{name}"))
+        if isinstance(self.system, fs.LocalFileSystem):
+            for folder in folders:
+                files.sync(Path(folder))
+
+    def remove_leftovers(self) -> None:
+        """Remove what interrupted writes have left; no write may be under way."""
+        if isinstance(self.system, fs.LocalFileSystem):
+            files.remove_leftovers(Path(self.base))
+            return
+        found = self.system.get_file_info(fs.FileSelector(self.base, allow_not_found=True, recursive=True))
+        for info in found:
+            if info.path.endswith(files.PART):
+                self.system.delete_file(info.path)
+
     def size(self, name: str) -> int:
         """Bytes of a file; 0 if it is gone."""
         return int(self.system.get_file_info(f"{self.base}/{name}").size or 0)
-
-
-def _write_locally(path: Path, parts: tuple[Any, ...]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with open(beside, "wb", buffering=0) as stream:
-            for part in parts:
-                _write_all(stream.fileno(), memoryview(part).cast("B"))
-            os.fsync(stream.fileno())
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    passing("delta: written, not renamed")
-    os.replace(beside, path)
-    _sync_folder(path.parent)
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data.nbytes:
-        data = data[os.write(descriptor, data) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is durable only once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

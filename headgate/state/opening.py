@@ -1,7 +1,7 @@
 """Slices brought to the state after a given epoch, from the nearest copy that can be trusted.
 
 In this order: the copy on this host as it is; the same with an epoch undone (it is being replayed) or with the deltas it
-lacks (it was a backup, or was left behind); a copy from another host's folder; the newest snapshot with the deltas since; older
+lacks (it was a backup, or was left behind); a copy from another folder, if one is named; the newest snapshot with the deltas since; older
 snapshots; nothing at all, if the state began with an epoch whose deltas are all there. A copy that proves damaged is passed over,
 and if none is left, `StateLostError` names what is missing. State is never silently lost.
 """
@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from headgate.errors import StateBusyError, StateDamagedError, StateLostError
-from headgate.state.checkpoint import Checkpoint, DeltaFile, Life, whole_rows
+from headgate.state.checkpoint import SNAPSHOTS, Checkpoint, DeltaFile, Life, snapshot_name, whole_rows
 from headgate.state.delta import Delta
 from headgate.state.faults import passing
 from headgate.state.store import Header, SliceStore, boot_id
@@ -31,11 +31,21 @@ class Origin(Enum):
     CAUGHT_UP = "caught up"
     """It was there, some epochs behind."""
     COPIED = "copied"
-    """From another host's folder."""
+    """From another folder."""
     REBUILT = "rebuilt"
     """From a snapshot and deltas."""
     NEW = "new"
     """The operator has only begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Where a rebuild starts."""
+
+    version: int
+    name: str = ""
+    content: Delta | None = None
+    """None: empty."""
 
 
 @dataclass(slots=True)
@@ -58,7 +68,7 @@ class Opener:
     checkpoint: Checkpoint
     life: Life
     copies: Sequence[Path] = ()
-    """Folders of other hosts that can be read from here."""
+    """Folders with other copies of the slices: a merge reads those that lanes work on."""
     committed: dict[int, tuple[DeltaFile, ...]] = field(default_factory=dict)
     """Records of epochs that are known already."""
     _counts: dict[tuple[int, str], bool] = field(default_factory=dict)
@@ -83,13 +93,15 @@ class Opener:
     # -- the copy on this host -----------------------------------------------------------------------------------------
 
     def _local(self, slice_: int, header: Header | None, epoch: int) -> tuple[Header | None, Origin]:
-        if header is None:
-            return None, Origin.LOCAL
+        if header is None or (header.whole and not self.store.verify(slice_)):
+            return None, Origin.LOCAL  # none, or damaged
         if header.version > epoch:
-            raise StateBusyError(
-                f"slice {slice_} is already at epoch {header.version}, and epoch {epoch} was to run on it: a lane that was"
-                " given up is still alive, or the job was set back by hand"
-            )
+            if self._is_committed(header):
+                raise StateBusyError(
+                    f"slice {slice_} is already at epoch {header.version}, which is committed, and epoch {epoch} was to run on it:"
+                    " the lane belongs to an attempt that was given up"
+                )
+            return None, Origin.LOCAL  # left by epochs that are void since the job was set back
         if header.version == epoch:
             return self._undone(slice_, header), Origin.UNDONE
         if header.whole and self._is_committed(header):
@@ -103,8 +115,13 @@ class Opener:
         made = header.version, header.delta
         if made not in self._counts:  # of all slices of a lane it is usually the same one
             files = self._files(header.version)
-            self._counts[made] = files is None or any(file.name == header.delta for file in files)
+            named = () if files is None else (file.name for file in files)
+            self._counts[made] = header.delta in named or self._is_snapshot(header)
         return self._counts[made]
+
+    def _is_snapshot(self, header: Header) -> bool:
+        """Whether the copy was loaded from a snapshot that is still there: those of epochs that are void were deleted."""
+        return header.delta.startswith(SNAPSHOTS) and self.checkpoint.location.exists(header.delta)
 
     def _mended(self, slice_: int, header: Header) -> Header | None:
         """A copy that was left half-way: finish its delta if it counts, else take it back."""
@@ -117,34 +134,40 @@ class Opener:
         return self._set(slice_, delta, replace(header, whole=True), False)
 
     def _undone(self, slice_: int, header: Header) -> Header | None:
-        """The version before, or None if the delta cannot be read or has no way back."""
+        """The version before; None if the delta cannot be read or has no way back, or if that version does not count either."""
         passing("undo: begun")
+        before = header.back()
         try:
             delta = self.checkpoint.read_delta(header.delta)
         except StateDamagedError:
             return None
-        if delta.full:
+        if delta.full or not self._is_committed(before):
             return None
-        return self._set(slice_, delta, header.back(), True)
+        return self._set(slice_, delta, before, True)
 
     def _set(self, slice_: int, delta: Delta, header: Header, undo: bool) -> Header:
         self.store.apply(delta.only([slice_]), {slice_: header}, undo)
         return header
 
-    def _catch_up(self, opened: Opened, slices: list[int], version: int, epoch: int) -> None:
-        """Apply the deltas that these slices lack, each file read once; those that cannot be are left for another copy."""
+    def _catch_up(self, opened: Opened, slices: list[int], version: int, epoch: int) -> str:
+        """Apply the deltas that these slices lack, each file read once; those that cannot be are left for another copy.
+
+        Returns what is damaged, if anything is.
+        """
         try:
             for delta, file in self._deltas(slices, version + 1, epoch - 1):
                 self._redo(opened, delta.only(slices), file)
                 passing("rebuild: delta applied")
             self._settle(opened, slices, epoch - 1)
             opened.origins.update(dict.fromkeys(slices, Origin.CAUGHT_UP))
-        except StateDamagedError:
+            return ""
+        except StateDamagedError as error:
             for slice_ in slices:
                 opened.headers.pop(slice_)
                 opened.origins.pop(slice_)
             if len(slices) > 1:  # the damage may concern some of them only
                 self._one_by_one(opened, slices, epoch)
+            return str(error)
 
     def _one_by_one(self, opened: Opened, slices: list[int], epoch: int) -> None:
         for slice_ in slices:
@@ -155,7 +178,7 @@ class Opener:
 
     def _redo(self, opened: Opened, delta: Delta, file: DeltaFile) -> None:
         slices = delta.keys.slices.tolist()
-        headers = {slice_: opened.headers[slice_].next(file.epoch, file.name, delta.progress) for slice_ in slices}
+        headers = {slice_: opened.headers[slice_].next(file.epoch, file.name) for slice_ in slices}
         if delta.full:
             for slice_ in slices:
                 self.store.load(slice_, whole_rows(delta, slice_), headers[slice_])
@@ -169,7 +192,7 @@ class Opener:
             header = opened.headers[slice_]
             if header.version < version:
                 nothing = self.checkpoint.whole(version, {slice_: ()})
-                opened.headers[slice_] = header.next(version, "", header.progress)
+                opened.headers[slice_] = header.next(version, "")
                 self.store.apply(nothing, {slice_: opened.headers[slice_]})
 
     # -- other copies --------------------------------------------------------------------------------------------------
@@ -205,20 +228,20 @@ class Opener:
                 base = next(candidates, None)
                 if base is None:
                     raise self._lost(slice_, epoch, troubles[slice_])
-                opened.headers[slice_] = self._loaded(slice_, *base)
+                opened.headers[slice_] = self._loaded(slice_, base)
                 opened.origins[slice_] = Origin.REBUILT
-                behind[base[1]].append(slice_)
+                behind[base.version].append(slice_)
             for version, group in behind.items():
-                self._catch_up(opened, group, version, epoch)
+                damage = self._catch_up(opened, group, version, epoch)
                 for slice_ in group:
-                    troubles[slice_].append(f"the deltas after epoch {version} are incomplete or damaged")
+                    troubles[slice_].append(f"after epoch {version}: {damage}")
             bases = {slice_: left for slice_, left in bases.items() if slice_ not in opened.headers}
         origin = Origin.NEW if epoch == self.life.first_epoch else Origin.REBUILT
         opened.origins.update(dict.fromkeys(slices, origin))
 
-    def _loaded(self, slice_: int, base: Delta | None, version: int) -> Header:
-        header = Header(version, self.life.identity(self.checkpoint.schema), boot=boot_id())
-        self.store.load(slice_, whole_rows(base, slice_) if base is not None else (), header)
+    def _loaded(self, slice_: int, base: _Base) -> Header:
+        header = Header(base.version, self.life.identity(self.checkpoint.schema), base.name, boot=boot_id())
+        self.store.load(slice_, whole_rows(base.content, slice_) if base.content is not None else (), header)
         return header
 
     def _lost(self, slice_: int, epoch: int, troubles: list[str]) -> StateLostError:
@@ -228,25 +251,33 @@ class Opener:
             + "; ".join(troubles)
         )
 
-    def _bases(self, slice_: int, epoch: int, troubles: list[str]) -> Iterator[tuple[Delta | None, int]]:
+    def _bases(self, slice_: int, epoch: int, troubles: list[str]) -> Iterator[_Base]:
         """Where a rebuild may start, newest first: full checkpoints and snapshots, then the empty beginning."""
-        starts = [(version, "") for version in self.checkpoint.snapshots(slice_) if version < epoch]
+        starts = [
+            (version, snapshot_name(slice_, version))
+            for version in self.checkpoint.snapshots(slice_)
+            if version < epoch
+        ]
         starts += [
             (version, file.name)
             for version in self.checkpoint.epochs()
             if version < epoch
-            for file in self._files(version) or ()
+            for file in self._readable(version)
             if file.full and slice_ in file.slices
         ]
         for version, name in sorted(starts, reverse=True):
             try:
-                yield (
-                    (self.checkpoint.read_delta(name) if name else self.checkpoint.read_snapshot(slice_, version)),
-                    version,
-                )
+                yield _Base(version, name, self.checkpoint.read_delta(name))
             except StateDamagedError as error:
                 troubles.append(str(error))
-        yield None, self.life.first_epoch - 1
+        yield _Base(self.life.first_epoch - 1)
+
+    def _readable(self, epoch: int) -> tuple[DeltaFile, ...]:
+        """The files of an epoch; none if its record is damaged, since another base may do without it."""
+        try:
+            return self._files(epoch) or ()
+        except StateDamagedError:
+            return ()
 
     # -- deltas --------------------------------------------------------------------------------------------------------
 

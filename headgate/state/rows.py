@@ -1,33 +1,61 @@
-"""Slices whose keys or values vary in length: one LMDB environment per slice, one write transaction per epoch."""
+"""Slices whose keys or values vary in length: one LMDB environment per slice, one write transaction per epoch.
+
+LMDB has no checksums. Beside the rows of a slice stands the sum of their hashes; an epoch takes off those of the old values and adds those
+of the new ones.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, starmap
+from operator import concat
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
 from headgate.config import StateSettings
-from headgate.errors import StateError
+from headgate.errors import StateDamagedError, StateError
 from headgate.state.delta import Delta, Keys
 from headgate.state.faults import passing
+from headgate.state.hashing import Words
 from headgate.state.schema import StateSchema
 from headgate.state.store import Header, boot_id
 
 _HEADER = b"\xfe\xfe\xfe\xfe"
+_SUM = b"\xfe\xfe\xfe\xfc"
+_OWN = (_HEADER, _SUM)
 _CUT = b"\xfe\xfe\xfe\xfd"
 """Stored keys that begin so are cut short, because LMDB takes 511 bytes at most; their values begin with the whole key. No key of the
-codec, and no row of the library, begins like either."""
+codec, and no row of the library, begins like these."""
 _LONGEST = 500
 _LENGTH_BYTES = 4
+_LOCK_BYTES = 16384
+"""More than LMDB takes for 126 readers."""
+_LARGEST_PAGE = 65536
 _SCAN_ROWS = 1 << 14
+_WRAP = (1 << 64) - 1
+_digest: Callable[[bytes], int] = xxhash.xxh3_64_intdigest
+_joined: Callable[[Any, Any], Any] = concat
+_DAMAGED = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+    lmdb.PanicError,
+    lmdb.IncompatibleError,
+)
+"""What LMDB raises where a file is not what it wrote."""
+_META = struct.Struct("<16xII16xI92xQ")
+"""A page that describes the others: magic number, version, size of a page, number of the last one."""
+_META_MAGIC = 0xBEEFC0DE
 
 
 class RowStore:
@@ -39,15 +67,20 @@ class RowStore:
         self._key_type, self._value_type = schema.key_type, schema.value_type
         self._map_bytes = settings.largest_slice_mb << 20
         self._open: dict[int, tuple[int, Any]] = {}
+        self._verified: dict[int, int] = {}
+        """By slice, the file whose content was looked at, or written, by this process."""
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
     def header(self, slice_: int) -> Header | None:
-        environment = self._environment(slice_)
-        if environment is None:
+        try:
+            environment = self._environment(slice_)
+            if environment is None:
+                return None
+            with _told(slice_), environment.begin() as transaction:
+                data = transaction.get(_HEADER)
+        except StateDamagedError:
             return None
-        with _told(slice_), environment.begin() as transaction:
-            data = transaction.get(_HEADER)
         header = None if data is None else Header.decoded(data)
         if header is None or header.identity != self._identity or header.boot != boot_id():
             return None
@@ -55,6 +88,21 @@ class RowStore:
 
     def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
         return {slice_: self.header(slice_) for slice_ in slices}
+
+    def verify(self, slice_: int) -> bool:
+        try:
+            environment = self._environment(slice_)
+            if environment is None:
+                return False
+            inode = self._open[slice_][0]
+            if self._verified.get(slice_) != inode:
+                with _told(slice_), environment.begin() as transaction:
+                    if _noted_sum(transaction) != _sum_of_all(transaction):
+                        return False
+                self._verified[slice_] = inode
+        except StateDamagedError:
+            return False
+        return True
 
     def read(self, keys: Keys) -> pa.Array:
         values: list[bytes | None] = []
@@ -79,40 +127,52 @@ class RowStore:
 
     def apply(self, delta: Delta, headers: Mapping[int, Header], undo: bool = False) -> None:
         passing("apply: begun")
-        wanted = delta.old if undo else delta.new
+        wanted, before = (delta.old, delta.new) if undo else (delta.new, delta.old)
         keys, values = delta.keys.keys.to_pylist(), wanted.to_pylist()
-        plain = wanted.null_count == 0 and _all_short(delta.keys.keys)
+        # Redo batches do not say what was before.
+        old = before if before.null_count < len(before) else self.read(delta.keys)
+        short = _all_short(delta.keys.keys)
+        plain = wanted.null_count == 0 and short
+        change = _digests(keys, values, short) - _digests(keys, old.to_pylist(), short)
+        upto = np.concatenate([np.zeros(1, np.uint64), np.cumsum(change)])
         for index, (slice_, low, high) in enumerate(delta.keys.parts()):
             if index == len(delta.keys.slices) // 2:
                 passing("apply: half")
-            self._write(slice_, list(zip(keys[low:high], values[low:high], strict=True)), headers[slice_], plain)
+            rows = list(zip(keys[low:high], values[low:high], strict=True))
+            self._write(slice_, rows, headers[slice_], int(upto[high]) - int(upto[low]), plain)
         passing("apply: done")
 
-    def _write(self, slice_: int, rows: list[tuple[bytes, bytes | None]], header: Header, plain: bool = False) -> None:
-        """`plain`: nothing is deleted, and no key is too long, so that rows can be stored as they are."""
+    def _write(
+        self, slice_: int, rows: list[tuple[bytes, bytes | None]], header: Header, change: int, plain: bool = False
+    ) -> None:
+        """`change`: what the rows make of the checksum. `plain`: no key is too long, and nothing is deleted."""
         put = rows if plain else [(_stored(key), _with(key, value)) for key, value in rows if value is not None]
         with _told(slice_), self._required(slice_).begin(write=True) as transaction:
             transaction.cursor().putmulti(put)
             for key, value in () if plain else rows:
                 if value is None:
                     transaction.delete(_stored(key))
+            _note_sum(transaction, _noted_sum(transaction) + change)
             transaction.put(_HEADER, header.encoded())
 
     def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
         self.drop(slice_)
         for keys, values in rows:
             pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+            put = [(_stored(key), _with(key, value)) for key, value in pairs]
             with _told(slice_), self._required(slice_).begin(write=True) as transaction:
-                transaction.cursor().putmulti([(_stored(key), _with(key, value)) for key, value in pairs])
+                transaction.cursor().putmulti(put)
+                _note_sum(transaction, _noted_sum(transaction) + sum(map(_digest, starmap(_joined, put))))
         passing("rebuild: base loaded")
-        self._write(slice_, [], header)
+        self._write(slice_, [], header, 0)
+        self._verified[slice_] = self._open[slice_][0]
 
     def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
         environment = self._environment(slice_)
         if environment is None:
             return
         with _told(slice_), environment.begin() as transaction, transaction.cursor() as cursor:
-            pairs = (pair for pair in cursor.iternext() if pair[0] != _HEADER)
+            pairs = (pair for pair in cursor.iternext() if pair[0] not in _OWN)
             while found := [_restored(*pair) for pair in islice(pairs, _SCAN_ROWS)]:
                 yield (
                     pa.array([key for key, _ in found], self._key_type),
@@ -136,9 +196,6 @@ class RowStore:
         self._forget(slice_)
         for suffix in (".mdb", ".mdb-lock"):
             self._path(slice_).with_suffix(suffix).unlink(missing_ok=True)
-
-    def size_bytes(self, slice_: int) -> int:
-        return self._path(slice_).stat().st_size if self._path(slice_).exists() else 0
 
     def close(self) -> None:
         for slice_ in list(self._open):
@@ -183,11 +240,35 @@ _open: dict[str, Any] = {}
 
 def _environment(path: Path, map_bytes: int) -> Any:
     """Nothing is forced to disk: deltas are, and a copy from before a restart of the machine is not trusted."""
+    _prepare(path, map_bytes)
     found = _open[str(path)] = lmdb.open(
         str(path), subdir=False, map_size=map_bytes, sync=False, metasync=False, readahead=False, max_spare_txns=1
     )
     found.reader_check()  # a process that was killed while it read would keep old pages for ever
     return found
+
+
+def _prepare(path: Path, map_bytes: int) -> None:
+    """Whatever LMDB maps must be there, or a read kills the process: the lock file on a full disk, and a file that was cut off."""
+    with open(f"{path}-lock", "ab") as lock:
+        os.posix_fallocate(lock.fileno(), 0, _LOCK_BYTES)
+    if not path.exists():
+        return
+    with path.open("r+b") as data:
+        needed = _needed_bytes(data.read(2 * _LARGEST_PAGE))
+        if needed > map_bytes:
+            raise lmdb.InvalidError(f'"{path}" says that it has {needed} bytes')
+        if os.fstat(data.fileno()).st_size < needed:
+            data.truncate(needed)  # what is missing is zeros from now on, which are found to be wrong
+
+
+def _needed_bytes(head: bytes) -> int:
+    """How far the pages of a file reach, by the two that describe it; 0 if they make no sense, which LMDB says itself."""
+    if len(head) < _META.size:
+        return 0
+    size = _META.unpack_from(head)[2]
+    metas = [_META.unpack_from(head, at) for at in (0, size) if size > 0 and at + _META.size <= len(head)]
+    return max(((last + 1) * size for magic, _, _, last in metas if magic == _META_MAGIC), default=0)
 
 
 def _close(path: Path) -> None:
@@ -217,8 +298,41 @@ def _told(slice_: int) -> Iterator[None]:
         raise StateError(
             f'slice {slice_} is larger than the setting "largest_slice_mb" allows; raise it, or use more slices'
         ) from None
+    except _DAMAGED as error:
+        raise StateDamagedError(f"the copy of slice {slice_} is damaged: {error}") from error
     except (lmdb.Error, OSError) as error:
         raise StateError(f"slice {slice_} cannot be read or written: {error}") from error
+
+
+# -- checksums -------------------------------------------------------------------------------------------------------
+
+
+def _digests(keys: list[bytes], values: list[bytes | None], short: bool) -> Words:
+    """What each row counts for; one without a value counts for nothing."""
+    if not short:
+        stored = (
+            _stored(key) + (_with(key, value) if value is not None else b"")
+            for key, value in zip(keys, values, strict=True)
+        )
+        found = np.fromiter(map(_digest, stored), np.uint64, len(keys))
+    else:
+        found = np.fromiter(map(_digest, map(_joined, keys, [value or b"" for value in values])), np.uint64, len(keys))
+    if None in values:
+        found[[value is None for value in values]] = 0
+    return found
+
+
+def _sum_of_all(transaction: Any) -> int:
+    own = sum(_digest(key + (transaction.get(key) or b"")) for key in _OWN if transaction.get(key))
+    return (sum(map(_digest, starmap(_joined, transaction.cursor()))) - own) & _WRAP
+
+
+def _noted_sum(transaction: Any) -> int:
+    return int.from_bytes(transaction.get(_SUM) or b"", "little")
+
+
+def _note_sum(transaction: Any, total: int) -> None:
+    transaction.put(_SUM, (total & _WRAP).to_bytes(8, "little"))
 
 
 # -- keys that LMDB finds too long -----------------------------------------------------------------------------------

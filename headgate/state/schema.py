@@ -22,8 +22,8 @@ from headgate.errors import StateSchemaError
 from headgate.state.hashing import Words, integer_words
 
 WORD = 8
-LIVE, CLAIMED = np.uint64(3), np.uint64(2)
-"""Tag of a key whose state exists, and of a key that only has a place; nulls are marked in the bits above."""
+LIVE = np.uint64(3)
+"""Tag of a key in its lowest bits; nulls are marked in the bits above."""
 _NULLS_FROM = 2
 _FIXED = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp, pa.types.is_floating)
 _FIELD_TYPES = {"int64": np.int64, "float64": np.float64}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from headgate.errors import StateBusyError
+from headgate.errors import StateBusyError, StateError, StateFullError
 from headgate.state.delta import Delta, Keys
 
 
@@ -31,22 +33,18 @@ class Header:
     """Name of the delta that made this version, so that it can be undone, or judged."""
     base: str = ""
     """The same for the version before."""
-    progress: Mapping[str, int] = field(default_factory=dict)
-    """How far it has read its inputs (ChronoStream's progress vector)."""
-    earlier: Mapping[str, int] = field(default_factory=dict)
-    """The same for the version before."""
     boot: str = ""
     """The start of the machine on which it was written: nothing forces its pages to disk, so another start voids it."""
     whole: bool = True
     """False while changes are being applied."""
 
-    def next(self, version: int, delta: str, progress: Mapping[str, int]) -> Header:
+    def next(self, version: int, delta: str) -> Header:
         """The header after an epoch's changes."""
-        return Header(version, self.identity, delta, self.delta, progress, self.progress, boot_id())
+        return Header(version, self.identity, delta, self.delta, boot_id())
 
     def back(self) -> Header:
         """The header after the last changes were undone."""
-        return replace(self, version=self.version - 1, delta=self.base, base="", progress=self.earlier, whole=True)
+        return replace(self, version=self.version - 1, delta=self.base, base="", whole=True)
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)
@@ -56,7 +54,7 @@ class Header:
         """None if it makes no sense."""
         try:
             return msgspec.json.decode(data, type=Header)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError):  # ValueError: text that is not UTF-8
             return None
 
 
@@ -68,6 +66,9 @@ class SliceStore(Protocol):
 
     def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
         """The same of many."""
+
+    def verify(self, slice_: int) -> bool:
+        """Whether the content of a copy is what was written; looked at once in each process. Only with the lock held."""
 
     def read(self, keys: Keys) -> pa.Array:
         """The state of each key, null where there is none; keys are distinct, and every slice has a copy."""
@@ -87,9 +88,6 @@ class SliceStore(Protocol):
     def drop(self, slice_: int) -> None:
         """Delete the copy."""
 
-    def size_bytes(self, slice_: int) -> int:
-        """What the copy takes on disk."""
-
     def close(self) -> None:
         """Give back files and memory."""
 
@@ -103,13 +101,41 @@ def boot_id() -> str:
         return "unknown"
 
 
+@contextmanager
+def on_disk(folder: str | Path, least_free_mb: int = 0) -> Iterator[None]:
+    """What a disk refuses is told in a sentence; with too little free space, nothing is begun: a mapping without room kills a process."""
+    try:
+        free_mb = shutil.disk_usage(_existing(Path(folder))).free >> 20
+        if free_mb < least_free_mb:
+            raise StateFullError(
+                f'the disk of "{folder}" has {free_mb} MB of free space, less than least_free_mb = {least_free_mb}; free some, '
+                "or lower the setting"
+            )
+        yield
+    except OSError as error:
+        raise StateError(f'the disk of "{folder}" cannot be used: {error.strerror or error}') from error
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that there is."""
+    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
+
+
 class SliceLocks:
     """One lock per slice of a folder, among processes: byte ranges of one file, freed by the kernel if their holder dies."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / "locks", os.O_RDWR | os.O_CREAT)
+        self._path = folder / "locks"
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT)
         self._held: set[int] = set()
+
+    def is_current(self) -> bool:
+        """Whether other processes lock the same file: not if the folder was removed, or removed and made again."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self._path.stat())
+        except FileNotFoundError:
+            return False
 
     def take(self, slices: Iterable[int], wait_s: float) -> None:
         """Hold these slices; in order, so that two processes never wait for each other."""

@@ -24,6 +24,7 @@ def new_store(folder: str | Path, schema: StateSchema, identity: str, settings: 
 def open_store(folder: str | Path, schema: StateSchema, identity: str, settings: StateSettings) -> SliceStore:
     """The store of an operator in a folder, one per process; of a forked process, its own."""
     key = os.getpid(), str(folder), identity
+    _close_removed()
     if key not in _stores:
         for other in [other for other in _stores if other[:2] == key[:2]]:
             _stores.pop(other).close()
@@ -34,9 +35,19 @@ def open_store(folder: str | Path, schema: StateSchema, identity: str, settings:
 def locks_of(folder: str | Path) -> SliceLocks:
     """The locks of a folder: one object per process, since closing any would free all."""
     key = os.getpid(), str(folder)
+    _close_removed()
     if key not in _locks:
         _locks[key] = SliceLocks(Path(folder))
     return _locks[key]
+
+
+def _close_removed() -> None:
+    """Let go of jobs that were removed: a file kept open takes space, and a lock on it keeps no other process out."""
+    mine = os.getpid()
+    for place in [place for place, locks in _locks.items() if place[0] == mine and not locks.is_current()]:
+        _locks.pop(place).close()
+    for store in [store for store in _stores if store[0] == mine and not os.path.isdir(store[1])]:
+        _stores.pop(store).close()
 
 
 def close_stores() -> None:

@@ -2,6 +2,9 @@
 
 An update in place needs no copy of anything, and no transaction of its own: the epoch's delta is durable before the first word
 is changed and sets absolute values, so a table that was left half-way is finished, or undone, by applying the delta (again).
+
+A checksum goes along: each word times an odd number that stands for its place, added up. A wrong bit anywhere changes it, and so do
+rows that change places; an epoch adds what it changed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from headgate.errors import StateError
 from headgate.state.arena import Arena
@@ -30,11 +34,11 @@ Rows = npt.NDArray[np.int64]
 HEAD_BYTES = 16384
 _NOTE_AT, _NOTE_BYTES = (256, 8256), 8000
 """Headers are written alternately to two places, and one word says which is valid."""
-_MAGIC = 0x31454C4241544748
-_CONTROL, _BITS, _USED, _WIDTH = 1, 2, 3, 4
+_MAGIC = 0x32454C4241544748
+_CONTROL, _BITS, _USED, _WIDTH, _SUM = 1, 2, 3, 4, 5
 _FULLEST, _ROOMY = 0.7, 0.35
 """A table that would become fuller than the first is rebuilt at about the second."""
-_SMALLEST_BITS = 6
+_SMALLEST_BITS, _MOST_BITS = 6, 40
 _SCAN_ROWS = 1 << 18
 _ONE = np.uint64(1)
 
@@ -74,6 +78,8 @@ class TableStore:
         self._mapped: dict[int, _Mapped] = {}
         self._noted: dict[int, tuple[int, Header]] = {}
         self._found: tuple[Keys, Rows] | None = None
+        self._verified: dict[int, int] = {}
+        """By slice, the file whose content was looked at, or written, by this process."""
         self._margin = -(-HEAD_BYTES // (WORD * self._width))
 
     # -- the port ------------------------------------------------------------------------------------------------------
@@ -103,6 +109,22 @@ class TableStore:
             self._noted[slice_] = control, header
         return header
 
+    def verify(self, slice_: int) -> bool:
+        mapped = self._looked_at(slice_)
+        if mapped is None:
+            return False
+        if self._verified.get(slice_) != mapped.inode:
+            if not self._is_sound(mapped):
+                return False
+            self._verified[slice_] = mapped.inode
+        return True
+
+    def _is_sound(self, mapped: _Mapped) -> bool:
+        word = mapped.at // WORD
+        places = np.count_nonzero(self._table[mapped.first : mapped.first + (1 << mapped.bits), 0])
+        used, total = (int(self._arena.words[word + at]) for at in (_USED, _SUM))
+        return used >= int(places) and total == int(self._sum_of(mapped))
+
     def read(self, keys: Keys) -> pa.Array:
         rows = self._rows_of(keys)
         self._found = keys, rows
@@ -117,9 +139,14 @@ class TableStore:
         slices, controls = delta.keys.slices.tolist(), places.heads + _CONTROL
         # While it is half-way, a slice must name the delta that is being applied, in either direction.
         after = self._noted_beside(slices, headers, places) if not undo else self._arena.words[controls]
+        torn = np.flatnonzero(self._arena.words[controls] & _ONE)
         self._arena.words[controls] = after | _ONE
         passing("apply: begun")
         self._set(rows, delta.keys.keys, values)
+        before = delta.new if undo else delta.old
+        self._add_up(rows, delta.keys, before, values, places)
+        for index in range(len(slices)) if before.null_count == len(before) > 0 else torn.tolist():
+            self._sum_up(slices[index])
         self._arena.words[controls] = self._noted_beside(slices, headers, places) if undo else after
         passing("apply: done")
 
@@ -130,6 +157,7 @@ class TableStore:
         self._mapped[slice_] = fresh
         for keys, values in batches:
             self._insert(slice_, array_words(keys), array_words(values))
+        self._sum_up(slice_)
         self._write_note(fresh, header)
         passing("rebuild: base loaded")
         os.replace(self._path(slice_) + ".new", self._path(slice_))
@@ -161,10 +189,6 @@ class TableStore:
     def drop(self, slice_: int) -> None:
         self._forget(slice_)
         Path(self._path(slice_)).unlink(missing_ok=True)
-
-    def size_bytes(self, slice_: int) -> int:
-        mapped = self._looked_at(slice_)
-        return 0 if mapped is None else mapped.length
 
     def close(self) -> None:
         self._found = None
@@ -222,6 +246,8 @@ class TableStore:
             match, _ = self._compared(here, words[todo])
             todo = todo[~match]
             local[todo] = (local[todo] + 1) & mask[todo]
+        weight = self._weighed((words[:, 0] & ~_ONE, *words.T[1:]), local)
+        np.add.at(self._arena.words, places.heads[positions] + _SUM, weight)
         return first + local
 
     def _compared(self, rows: Rows, words: Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -243,12 +269,49 @@ class TableStore:
         passing("apply: half")
         self._table[rows[half:]] = fresh[half:]
 
+    # -- checksums -----------------------------------------------------------------------------------------------------
+
+    def _weighed(self, columns: Iterable[Words], local: Rows, first: int = 0) -> Words:
+        """What columns of words, from the `first` on, count for in these rows: word `n` of a table counts `2 n + 1` times."""
+        places = local.astype(np.uint64) * np.uint64(2 * self._width) + _ONE
+        total = np.zeros(len(local), np.uint64)
+        for number, column in enumerate(columns, first):
+            total += (places + np.uint64(2 * number)) * column
+        return total
+
+    def _add_up(self, rows: Rows, keys: Keys, old: pa.Array, new: pa.Array, places: _Places) -> None:
+        """Add what these changes make of the checksums."""
+        were, are = _content(old), _content(new)
+        changed = (now - before for now, before in zip(are.T, were.T, strict=True))
+        local = rows - np.repeat(places.first, np.diff(keys.offsets))
+        change = self._weighed(changed, local, self._key_words)
+        if old.null_count or new.null_count:
+            change += self._weighed([presence(new).astype(np.uint64) - presence(old).astype(np.uint64)], local)
+        upto = np.concatenate([np.zeros(1, np.uint64), np.cumsum(change)])[keys.offsets]
+        self._arena.words[places.heads + _SUM] += upto[1:] - upto[:-1]
+
+    def _sum_of(self, mapped: _Mapped) -> np.uint64:
+        total = np.zeros(1, np.uint64)  # an array wraps round silently
+        for low in range(0, 1 << mapped.bits, _SCAN_ROWS):
+            high = min(low + _SCAN_ROWS, 1 << mapped.bits)
+            words = self._table[mapped.first + low : mapped.first + high].reshape(-1)
+            odd = np.arange(2 * low * self._width + 1, 2 * high * self._width, 2, dtype=np.uint64)
+            total += np.dot(words, odd)
+        return np.uint64(total[0])
+
+    def _sum_up(self, slice_: int) -> None:
+        """The checksum of a table, from its content."""
+        mapped = self._mapped[slice_]
+        self._arena.words[mapped.at // WORD + _SUM] = self._sum_of(mapped)
+        self._verified[slice_] = mapped.inode
+
     # -- headers -------------------------------------------------------------------------------------------------------
 
     def _note(self, mapped: _Mapped, control: int) -> Header | None:
         data = self._arena.read(mapped.at + _NOTE_AT[control >> 1 & 1], _NOTE_BYTES)
         length = int.from_bytes(data[:2], "little")
-        header = Header.decoded(data[2 : 2 + length])
+        content = data[WORD : WORD + length]
+        header = Header.decoded(content) if data[2:WORD] == _digest(content) else None
         if header is None or header.version != (control >> 2) - 1:
             return None
         if header.identity != self._identity or header.boot != boot_id():
@@ -258,8 +321,6 @@ class TableStore:
             header.identity,
             header.delta,
             header.base,
-            header.progress,
-            header.earlier,
             header.boot,
             whole=not control & 1,
         )
@@ -305,7 +366,7 @@ class TableStore:
             length = os.fstat(descriptor).st_size
             head = np.frombuffer(os.pread(descriptor, 64, 0).ljust(64, b"\0"), np.uint64)
             bits = int(head[_BITS])
-            if head[0] != _MAGIC or head[_WIDTH] != self._width or length != self._bytes(bits):
+            if head[0] != _MAGIC or head[_WIDTH] != self._width or bits > _MOST_BITS or length != self._bytes(bits):
                 return None
             self._mapped[slice_] = self._map(descriptor, bits)
         finally:
@@ -378,6 +439,7 @@ class TableStore:
             self._arena.write(fresh.at + _NOTE_AT[0], self._arena.read(old.at + _NOTE_AT[0], _NOTE_BYTES))
             self._arena.write(fresh.at + _NOTE_AT[1], self._arena.read(old.at + _NOTE_AT[1], _NOTE_BYTES))
             self._arena.words[fresh.at // WORD + _CONTROL] = self._arena.words[old.at // WORD + _CONTROL]
+            self._sum_up(slice_)
             passing("grow: built")
             os.replace(self._path(slice_) + ".new", self._path(slice_))
         except BaseException:
@@ -401,11 +463,19 @@ def _bits_for(count: int) -> int:
     return max(_SMALLEST_BITS, math.ceil(math.log2(max(1, count) / _ROOMY)))
 
 
+def _content(values: pa.Array) -> Words:
+    """The words of values as a table holds them: zeros where there is none."""
+    words = array_words(values)
+    return words if not values.null_count else np.where(presence(values)[:, None], words, np.uint64(0))
+
+
+def _digest(data: bytes) -> bytes:
+    """What goes between the length and the content of a header."""
+    return xxhash.xxh3_64_digest(data)[: WORD - 2]
+
+
 def _packed(header: Header) -> bytes:
     data = header.encoded()
-    if len(data) > _NOTE_BYTES - WORD:
-        raise StateError(
-            f"the progress of an epoch takes {len(data)} bytes, more than the {_NOTE_BYTES} a slice notes; name fewer inputs"
-        )
-    note = len(data).to_bytes(2, "little") + data
+    assert len(data) <= _NOTE_BYTES - WORD
+    note = len(data).to_bytes(2, "little") + _digest(data) + data
     return note.ljust(-(-len(note) // WORD) * WORD, b"\0")

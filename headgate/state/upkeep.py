@@ -10,29 +10,23 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from headgate.config import StateSettings
-from headgate.errors import StateError
-from headgate.state.checkpoint import Checkpoint, DeltaFile, Life, snapshot_name
+from headgate.errors import StateDamagedError, StateError, StateLostError
+from headgate.state.checkpoint import Checkpoint, DeltaFile, Life, epoch_name, snapshot_name
 from headgate.state.faults import passing
 from headgate.state.opening import Opener
-from headgate.state.stores import new_store
+from headgate.state.store import SliceStore, on_disk
+from headgate.state.stores import locks_of, new_store
+from headgate.threads import WatchedThread
 
-
-@dataclass(frozen=True, slots=True)
-class Upkept:
-    """What was done."""
-
-    merged: tuple[int, ...]
-    """Slices with a new snapshot."""
-    deleted: int
-    """Files."""
-    bytes: int
-    """Bytes of deltas and snapshots that remain."""
+Records = Mapping[int, tuple[DeltaFile, ...]]
+"""Files of committed epochs."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +38,78 @@ class Upkeep:
     settings: StateSettings
     scratch: Path
     """A local folder with room for the largest slices."""
+    live: Sequence[Path] = ()
+    """Folders of this host with the copies that lanes work on: where the durable files are damaged, they are the only good copy."""
 
-    def run(self, slices: Iterable[int] | None = None) -> Upkept:
-        """Merge what is due, among these slices or all, then clean up."""
-        merged = self.merge(range(self.life.slices) if slices is None else slices)
-        deleted = self.clean_up()
-        return Upkept(merged, deleted, self.bytes())
+    def run(self) -> None:
+        """Merge what is due, then clean up, even if a merge failed."""
+        try:
+            self.merge()
+        finally:
+            self.clean_up()
 
-    def merge(self, slices: Iterable[int]) -> tuple[int, ...]:
-        """New snapshots of the slices whose deltas have grown enough; of them, those that were made."""
+    def remove_leftovers(self) -> None:
+        """Remove what a process that was killed has left half-written; to be called before the first epoch of a driver."""
+        self.checkpoint.location.remove_leftovers()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def merge(self) -> None:
+        """New snapshots of the slices whose deltas have grown enough."""
         epochs = self.checkpoint.epochs()
         # The newest epoch may still be run again and committed anew; the one before cannot.
         upto = epochs[-1] - 1 if epochs else -1
         if upto < self.life.first_epoch:
-            return ()
-        records = {epoch: self.checkpoint.files(epoch) or () for epoch in epochs if epoch <= upto}
+            return
+        records = {epoch: files for epoch in epochs if epoch <= upto and (files := self._readable(epoch)) is not None}
         snapshots = self.checkpoint.all_snapshots()
+        slices = range(self.life.slices)
         due = [slice_ for slice_ in slices if self._is_due(slice_, snapshots.get(slice_, []), records, upto)]
         if due:
-            self._snapshot(due, upto, records)
-        return tuple(due)
+            self._merge(due, upto, records)
 
-    def _is_due(self, slice_: int, snapshots: list[int], records: dict[int, tuple[DeltaFile, ...]], upto: int) -> bool:
+    def _merge(self, due: list[int], upto: int, records: Records) -> None:
+        """All together, so that each delta is read once; if that fails, one by one, and from live copies where nothing else is left."""
+        try:
+            self._snapshot(due, upto, records)
+            return
+        except (StateLostError, StateDamagedError):
+            pass
+        lost = []
+        for slice_ in due:
+            try:
+                self._snapshot([slice_], upto, records)
+            except (StateLostError, StateDamagedError) as error:
+                if not self._heal(slice_):
+                    lost.append(str(error))
+        if lost:
+            raise StateLostError("; ".join(lost))
+
+    def _heal(self, slice_: int) -> bool:
+        """A snapshot of the copy that lanes work on, as of the newest epoch; whether there was such a copy.
+
+        A driver that starts at that epoch again voids the snapshot, as it voids every snapshot of an epoch that it runs.
+        """
+        newest = self.checkpoint.epochs()[-1]
+        for folder in self.live:
+            locks = locks_of(folder)
+            locks.take([slice_], self.settings.lock_wait_s)
+            try:
+                self._snapshot([slice_], newest, {}, (folder,))
+                return True
+            except (StateLostError, StateDamagedError):
+                continue
+            finally:
+                locks.release()
+        return False
+
+    def _readable(self, epoch: int) -> tuple[DeltaFile, ...] | None:
+        """The files of an epoch; None if its record is damaged."""
+        try:
+            return self.checkpoint.files(epoch)
+        except StateDamagedError:
+            return None
+
+    def _is_due(self, slice_: int, snapshots: list[int], records: Records, upto: int) -> bool:
         last = snapshots[-1] if snapshots else self.life.first_epoch - 1
         if upto - last >= self.settings.merge_epochs:
             return True
@@ -79,22 +123,30 @@ class Upkeep:
         size = self.checkpoint.location.size(snapshot_name(slice_, last)) if snapshots else 0
         return bool(snapshots) and grown > self.settings.merge_ratio * size
 
-    def _snapshot(self, slices: list[int], upto: int, records: dict[int, tuple[DeltaFile, ...]]) -> None:
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix="merge-", dir=self.scratch)
-        schema = self.checkpoint.schema
-        store = new_store(folder, schema, self.life.identity(schema), self.settings)
-        try:
-            Opener(store, self.checkpoint, self.life, committed=dict(records)).at(slices, upto + 1)
+    def _snapshot(self, slices: list[int], upto: int, records: Records, copies: Sequence[Path] = ()) -> None:
+        with self._scratch_store() as store:
+            Opener(store, self.checkpoint, self.life, copies, dict(records)).at(slices, upto + 1)
             for slice_ in slices:
                 self.checkpoint.write_snapshot(slice_, upto, store.scan(slice_))
-        finally:
-            store.close()
-            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def _scratch_store(self) -> Iterator[SliceStore]:
+        with on_disk(self.scratch, self.settings.least_free_mb):
+            self.scratch.mkdir(parents=True, exist_ok=True)
+        with (
+            on_disk(self.scratch),
+            tempfile.TemporaryDirectory(prefix="merge-", dir=self.scratch, ignore_cleanup_errors=True) as folder,
+        ):
+            identity = self.life.identity(self.checkpoint.schema)
+            store = new_store(folder, self.checkpoint.schema, identity, self.settings)
+            try:
+                yield store
+            finally:
+                store.close()
 
     # -- clean-up --------------------------------------------------------------------------------------------------------
 
-    def clean_up(self) -> int:
+    def clean_up(self) -> None:
         """Delete what no recovery will read: snapshots beyond those kept, deltas before the oldest kept, files nobody named."""
         kept = self._kept_snapshots()
         doomed = self._old_snapshots(kept) + self._old_deltas(kept)
@@ -103,7 +155,6 @@ class Upkeep:
             if index == len(doomed) // 2:
                 passing("clean-up: half")
             self.checkpoint.location.delete(name)
-        return len(doomed)
 
     def _kept_snapshots(self) -> dict[int, list[int]]:
         return {
@@ -130,21 +181,18 @@ class Upkeep:
             len(found) >= self.settings.kept_snapshots for found in kept.values()
         )
         first_needed = min((min(found) for found in kept.values()), default=-1) + 1 if whole else self.life.first_epoch
-        named = {file.name for epoch in epochs for file in self.checkpoint.files(epoch) or ()}
+        records = {epoch: self._readable(epoch) for epoch in epochs}
+        named = {file.name for files in records.values() for file in files or ()}
+        # Which files of a damaged record count is not known: they stay until no recovery can want them.
+        settled = {epoch for epoch in range(epochs[-1]) if records.get(epoch, ()) is not None}
         doomed = []
         for name in self.checkpoint.location.names("deltas"):
             epoch = int(name[:12])
-            stray = f"deltas/{name}" not in named and epoch < epochs[-1]
+            stray = f"deltas/{name}" not in named and epoch in settled
             if stray or epoch < first_needed:
                 doomed.append(f"deltas/{name}")
-        return doomed + [f"epochs/{epoch:012d}.json" for epoch in epochs[:-1] if epoch < first_needed]
-
-    def bytes(self) -> int:
-        """Bytes of deltas and snapshots."""
-        location = self.checkpoint.location
-        return sum(
-            location.size(f"{folder}/{name}") for folder in ("deltas", "snapshots") for name in location.names(folder)
-        )
+        # The record before the oldest delta that is needed says which copies count, and when the next epoch's timers are due.
+        return doomed + [epoch_name(epoch) for epoch in epochs[:-2] if epoch < first_needed - 1]
 
 
 class Chore(Protocol):
@@ -160,7 +208,7 @@ class Background:
     def __init__(self, chore: Chore, on_error: Callable[[StateError], None]) -> None:
         self._chore, self._on_error = chore, on_error
         self._wanted, self._closed = threading.Event(), False
-        self._thread = threading.Thread(target=self._work, name="headgate-upkeep", daemon=True)
+        self._thread = WatchedThread("headgate-upkeep", self._work, lambda text: on_error(StateError(text)))
         self._thread.start()
 
     def ask(self) -> None:
@@ -169,9 +217,11 @@ class Background:
 
     def close(self) -> None:
         """Finish what is being done, and stop."""
+        self._thread.close(None, self._end)
+
+    def _end(self) -> None:
         self._closed = True
         self._wanted.set()
-        self._thread.join()
 
     def _work(self) -> None:
         while True:
@@ -183,3 +233,7 @@ class Background:
                 self._chore.run()
             except StateError as error:
                 self._on_error(error)
+            except (
+                Exception
+            ) as error:  # the edge of a job's chore: a full disk, or anything else, must not end it for good
+                self._on_error(StateError(f"{type(error).__name__}: {error}"))

@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy
 import pytest
 
+from headgate.core.hosts import HostType
 from headgate.core.latency import Latency
 from headgate.core.model import (
     Action,
@@ -32,8 +34,9 @@ from headgate.core.model import (
     Snapshot,
 )
 from headgate.errors import JournalError
-from headgate.journal import MemoryJournal, SqliteJournal
+from headgate.journal import APPLICATION_ID, SCHEMA_VERSION, MemoryJournal, SqliteJournal
 from headgate.ports import Effect, JobRecord, Journal, RoundRecord
+from headgate.server.run import opened
 
 ROOT = Path(__file__).parents[2]
 KILLS = 5
@@ -59,6 +62,13 @@ def summary(at_s: float, *jobs: str) -> RoundRecord:
 
 def action(job: str, lanes: int, kind: ActionKind = ActionKind.RECONFIGURE) -> Action:
     return Action(kind, job, {job: JobAllocation({"join": lanes}, 0.5)}, Cause("join was busy", {"busy": 0.93}))
+
+
+KIND = HostType("small", cores=2, memory_mb=1024, price=1.5, btu_s=600)
+LEASED = Action(
+    ActionKind.LEASE, "page-load", {}, Cause("too few slots", {"slots": 2}), host="leased-2", host_type=KIND
+)
+RELEASED = Action(ActionKind.RELEASE, None, {}, Cause("not needed"), host="leased-2")
 
 
 def two_jobs() -> Allocation:
@@ -193,6 +203,30 @@ def test_selects_actions_by_the_jobs_they_touch_and_by_time(journal: Journal) ->
     assert journal.actions("topk", since_s=21) == []
 
 
+def test_actions_about_hosts_need_no_round_and_are_found_by_their_host(journal: Journal) -> None:
+    leased, released = journal.intend(5, LEASED), journal.intend(15, RELEASED)
+    journal.outcome(leased, Outcome(True))
+    journal.effect(leased, Effect(9, None, None, None, None, "ready after 4 s"))
+    first, second = journal.actions("leased-2")
+    assert (first.id, first.at_s, first.action, first.applied) == (leased, 5, LEASED, True)
+    assert first.effect is not None and first.effect.verdict == "ready after 4 s"
+    assert (second.id, second.action, second.outcome) == (released, RELEASED, None)
+    assert [one.id for one in journal.actions("page-load")] == [leased]
+    assert journal.restore() is None
+
+
+def test_controller_is_not_handed_actions_about_hosts(journal: Journal) -> None:
+    journal.outcome(journal.intend(5, LEASED), Outcome(True))
+    write(journal, 10)
+    before = journal.restore()
+    journal.intend(15, RELEASED)
+    after = journal.restore()
+    assert before is not None and after is not None
+    assert (after.unfinished, after.actions, after.allocation) == ((), (), before.allocation)
+    journal.purge(0, actions_before_s=100)
+    assert [one.action for one in journal.actions()] == [RELEASED], "only what is confirmed is deleted"
+
+
 def test_reads_rounds_back_as_written(journal: Journal) -> None:
     write(journal, 10)
     write(journal, 20)
@@ -225,6 +259,21 @@ def test_purge_deletes_old_rounds_and_keeps_actions_and_state(journal: Journal) 
     assert journal.purge(1000) == 1
     assert journal.restore() == before
     assert len(journal.actions()) == 1
+
+
+def test_purged_actions_leave_the_allocation_as_it_is(journal: Journal) -> None:
+    journal.outcome(intend(journal, 10, action("page-load", 5)), Outcome(True))
+    journal.outcome(intend(journal, 20, action("page-load", 6)), Outcome(False, "refused"))
+    unknown = intend(journal, 30, action("topk", 7))
+    journal.outcome(intend(journal, 40, action("topk", 8)), Outcome(True))
+    before = journal.restore()
+    assert before is not None
+    journal.purge(0, actions_before_s=40)
+    assert [one.id for one in journal.actions()] == [unknown, unknown + 1]
+    after = journal.restore()
+    assert after is not None
+    assert (after.allocation, after.unfinished) == (before.allocation, before.unfinished)
+    assert intend(journal, 50, action("page-load", 9)) == unknown + 2
 
 
 def test_window_moves_on_after_everything_was_purged(journal: Journal) -> None:
@@ -277,6 +326,20 @@ def test_goes_on_in_the_same_file(path: Path) -> None:
         assert second.about() == {"seed": "7"}
     assert restored is not None
     assert restored.allocation["page-load"].lanes == {"join": 5}
+
+
+def test_journal_from_before_leases_were_actions_goes_on(path: Path) -> None:
+    with SqliteJournal(path) as journal:
+        write(journal, 10)
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("PRAGMA user_version = 1")
+        older.commit()
+    with SqliteJournal(path, read_only=True) as journal:
+        assert journal.restore() is not None
+    with SqliteJournal(path) as journal:
+        journal.intend(20, LEASED)
+    with closing(sqlite3.connect(path)) as now:
+        assert now.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
 def test_reads_more_rounds_than_a_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,3 +552,50 @@ def _check_after_kill(path: Path, rounds: int, intended: set[int], settled: set[
     assert len(restored.unfinished) <= 1
     applied = [one.action.changes["page-load"].lanes for one in restored.actions]
     assert restored.allocation["page-load"].lanes == [{"join": 2}, *applied][-1]
+
+
+# -- damage
+
+
+def damaged(path: Path) -> Iterator[bytes]:
+    """A journal with some rounds, damaged in many ways."""
+    with SqliteJournal(path) as journal:
+        for at_s in range(0, 400, 10):
+            journal.outcome(intend(journal, at_s, action("page-load", 5 + at_s)), Outcome(True))
+    whole = path.read_bytes()
+    yield from (whole[:size] for size in (1, 99, 4096, len(whole) // 3, len(whole) // 2, len(whole) - 100))
+    yield b"no database at all" * 500
+    yield from (whole[:at] + bytes([255]) * 64 + whole[at + 64 :] for at in range(0, len(whole) - 64, len(whole) // 12))
+    yield whole.replace(b'"page-load"', b'"page\xff\xfe\xfd\xfcd"')
+    yield whole.replace(b'{"kind"', b'["kind"')
+
+
+def test_damaged_journal_is_used_as_it_is_or_set_aside(tmp_path: Path) -> None:
+    told: list[str] = []
+    for number, content in enumerate(damaged(tmp_path / "whole.sqlite")):
+        place = tmp_path / str(number)
+        place.mkdir()
+        path = place / "journal.sqlite"
+        path.write_bytes(content)
+        told.clear()
+        with opened(path, 4, told.append) as journal:
+            journal.restore()
+            journal.actions()
+            write(journal, 1000)
+        aside = list(place.glob("journal.sqlite.damaged-*"))
+        assert len(told) == len(aside) <= 1
+        assert all(one.read_bytes() == content for one in aside)
+        assert all(str(aside[0]) in text for text in told)
+
+
+@pytest.mark.parametrize("content", ["newer", "foreign"])
+def test_sound_file_that_is_no_journal_of_ours_is_never_set_aside(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 99")
+        if content == "newer":
+            other.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        other.commit()
+    with pytest.raises(JournalError, match="newer Headgate" if content == "newer" else "not a journal of Headgate"):
+        opened(path, 4, lambda text: None)
+    assert [one.name for one in tmp_path.iterdir()] == ["journal.sqlite"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
@@ -17,6 +17,7 @@ from headgate.state.delta import Delta, Keys, words_array
 from headgate.state.schema import LIVE, StateSchema
 from headgate.state.store import Header, SliceStore, boot_id
 from headgate.state.stores import new_store
+from tests.examples import examples
 
 KINDS = {
     "table": StateSchema("operator", {"key": pa.int64()}, {"value": "int64"}),
@@ -69,7 +70,7 @@ class Stored:
         return delta
 
     def next(self, slice_: int, epoch: int) -> Header:
-        return (self.store.header(slice_) or NOTHING).next(epoch, f"delta {epoch}", {"input": epoch})
+        return (self.store.header(slice_) or NOTHING).next(epoch, f"delta {epoch}")
 
     def content(self, slice_: int) -> dict[bytes, int]:
         return {
@@ -88,7 +89,6 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stored]:
 
 def test_there_is_no_copy_before_one_is_loaded(stored):
     assert stored.store.header(3) is None
-    assert stored.store.size_bytes(3) == 0
     stored.store.load(3, (), NOTHING)
     assert stored.store.header(3) == NOTHING
     assert stored.read({3: [1, 2]}) == [None, None]
@@ -100,7 +100,7 @@ def test_what_is_applied_is_read_and_noted(stored):
     stored.apply(0, {0: {1: 10, 2: 20}, 5: {1: 11}})
     assert stored.read({0: [2, 1, 7], 5: [1]}) == [20, 10, None, 11]
     header = stored.store.header(5)
-    assert (header.version, header.delta, header.progress, header.whole) == (0, "delta 0", {"input": 0}, True)
+    assert (header.version, header.delta, header.whole) == (0, "delta 0", True)
     assert stored.content(0) == {stored.key(1): 10, stored.key(2): 20}
 
 
@@ -110,10 +110,10 @@ def test_applying_twice_changes_nothing_and_undo_brings_back_what_was(stored):
     before, header = stored.content(0), stored.store.header(0)
     delta = stored.delta(1, {0: {1: 11, 2: None, 3: 30, 13: 6}})
     for _ in range(2):
-        stored.store.apply(delta, {0: header.next(1, "delta 1", {})})
+        stored.store.apply(delta, {0: header.next(1, "delta 1")})
         assert stored.content(0) == {stored.key(1): 11, stored.key(3): 30, stored.key(13): 6}
     for _ in range(2):
-        stored.store.apply(delta, {0: header.next(1, "delta 1", {}).back()}, undo=True)
+        stored.store.apply(delta, {0: header.next(1, "delta 1").back()}, undo=True)
         assert stored.content(0) == before
     assert stored.store.header(0).version == 0
 
@@ -182,7 +182,7 @@ changes = st.dictionaries(st.integers(-20, 60), st.one_of(st.none(), st.integers
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(epochs=st.lists(st.dictionaries(st.integers(0, 2), changes, min_size=1), max_size=6), data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_any_changes_give_what_a_dictionary_gives(kind, epochs, data, tmp_path_factory):
     stored = Stored(kind, tmp_path_factory.mktemp("any"))
     model: dict[int, dict[bytes, int]] = {slice_: {} for slice_ in range(3)}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-from hypothesis import settings
+from functools import cache
 
 from headgate.config import Settings
 from headgate.core.intents import Intent
@@ -28,6 +27,7 @@ from headgate.core.model import (
 )
 from headgate.core.scheduler import TRANSITIONS, step
 from headgate.core.state import Decision, State
+from tests.examples import examples
 
 WINDOW_S = 60.0
 ROUND_S = 10.0
@@ -36,7 +36,7 @@ CONGESTED = (HostReading("host-1", 8, 9.0), HostReading("host-2", 8, 12.0))
 UNKNOWN = (HostReading("host-1", 8, None),)
 
 PLAIN = Graph.of(Operator("in"), Operator("work", ("in",)))
-LAW = settings(derandomize=True, deadline=None, max_examples=50)
+LAW = examples(50)
 
 Edge = tuple[str, str]
 
@@ -158,8 +158,7 @@ class Seen:
 
     @property
     def job(self) -> Job:
-        intent = Intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape)
-        return Job(self.name, PLAIN, intent)
+        return Job(self.name, PLAIN, _intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape))
 
     @property
     def allocation(self) -> JobAllocation:
@@ -176,7 +175,7 @@ class Seen:
             busy_s={"in": (self.source_busy * then_s,), "work": (self.busy * then_s,) * self.lanes},
         )
         latency_s = self.latency_s if back_s or self.newest_s is None else self.newest_s
-        latency = Latency.weighted([(latency_s, self.rows_s * ROUND_S)])
+        latency = _latency(latency_s, self.rows_s * ROUND_S)
         if self.epoch_s is None:
             return counts.reading(latency=latency)
         epochs = round(then_s / max(self.epoch_s, self.pace_s or 0.0))
@@ -185,6 +184,17 @@ class Seen:
     def samples(self, at_s: float) -> Iterable[tuple[float, JobReading]]:
         for rounds in range(round(self.span_s / ROUND_S), -1, -1):
             yield at_s - rounds * ROUND_S, self.reading(at_s, rounds * ROUND_S)
+
+
+@cache
+def _intent(latency_s: float, percentile: float | None, juice: float | None, worth: float, shape: str) -> Intent:
+    """A story asks for the same few intents in every round, and each is checked at hundreds of points."""
+    return Intent(latency_s, percentile, juice, worth, shape)
+
+
+@cache
+def _latency(latency_s: float, rows: float) -> Latency:
+    return Latency.weighted([(latency_s, rows)])
 
 
 def view(

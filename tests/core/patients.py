@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from headgate.config import Settings
 from headgate.core.health.policies import HealthPolicy, Provision
@@ -23,6 +24,9 @@ from headgate.core.model import (
 )
 
 HOSTS = tuple(HostReading(f"host-{number}", 8, 2.0) for number in range(1, 5))
+
+
+PROVISION = Intent(policy="provision")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Lanes:
     """Share of the time spent in epochs, of one second each; None for an engine without."""
     read_limit: int | None = None
     slice_lanes: tuple[int, ...] | None = None
-    intent: Intent = field(default_factory=lambda: Intent(policy="provision"))
+    intent: Intent = PROVISION
 
     @property
     def job(self) -> Job:
@@ -72,7 +76,7 @@ class Lanes:
             {"in": sum(self.rows) * at_s}, {}, _times(self.busy, at_s),
             lane_rows=_times(self.rows, at_s), queued=self.queued,
             held_s=None if self.held is None else _times(self.held, at_s),
-            hosts=self.hosts or tuple(f"host-{1 + lane % len(HOSTS)}" for lane in range(len(self.rows))),
+            hosts=self.hosts or _in_turn(len(self.rows)),
             slice_rows=None if self.slices is None else _times(self.slices, at_s),
             slice_lanes=self.slice_lanes,
         )  # fmt: skip
@@ -91,7 +95,12 @@ class Lanes:
 
 
 def _times(values: tuple[float, ...], at_s: float) -> tuple[float, ...]:
-    return tuple(value * at_s for value in values)
+    return tuple([value * at_s for value in values])  # a list is faster, and there are thousands of readings
+
+
+@cache
+def _in_turn(lanes: int) -> tuple[str, ...]:
+    return tuple(f"host-{1 + lane % len(HOSTS)}" for lane in range(lanes))
 
 
 def patient(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.config import settings_from
 from headgate.core.advice import advice
 from headgate.core.model import HostReading
+from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, Seen, Story, started, view
 
 HUNGRY = Seen("hungry", latency_s=100.0, worth=35)

@@ -149,8 +149,8 @@ def test_policy_judges_by_its_own_measure() -> None:
 def test_useless_remedy_gives_way_to_the_remaining_ones_in_turn() -> None:
     case = Case()
     hot = one_hot(4, 3.0)
-    tried = [resolver(case.see(hot)) for _ in range(3)]
-    assert tried == ["re-assign slices", "scale up", "move lanes"]
+    tried = [resolver(case.see(hot)) for _ in range(2)]
+    assert tried == ["re-assign slices", "scale up"], "another host does not change who gets which rows"
     assert case.see(hot).remedy is None
     assert "nothing left" in case.see(hot).cause
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from headgate.config import KINDS, Settings, all_settings_from, describe, reference, settings_from
+from headgate.config import Settings
 from headgate.errors import SettingError
+from headgate.settings import KINDS, all_settings_from, describe, reference, settings_from
 
 
 def test_defaults_are_the_figures_of_the_paper() -> None:

@@ -6,16 +6,18 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.config import Settings, settings_from
+from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Job, JobAllocation
 from headgate.core.state import Phase
 from headgate.policies import Headgate
-from tests.core.builders import CONGESTED, IDLE, LAW, PLAIN, Cluster, Response
+from headgate.settings import settings_from
+from tests.core.builders import CONGESTED, IDLE, PLAIN, Cluster, Response
+from tests.examples import examples
 
 NEVER_S = 1e9
 ROUNDS = 4000
@@ -64,7 +66,7 @@ def most_steps(of: list[Saturating], initial: dict[str, float], settings: Settin
     return len(of) * math.ceil(math.log(factor, 1 + settings.improvement)) + 2
 
 
-@settings(LAW, max_examples=40)
+@examples(40)
 @given(
     st.lists(jobs(), min_size=1, max_size=4),
     st.sampled_from(("model", "paper")),
@@ -73,6 +75,9 @@ def most_steps(of: list[Saturating], initial: dict[str, float], settings: Settin
 )
 @example([Saturating(5.0, 8.0, 0.8, 60.0, 30.0, 0.7)] * 4, "paper", "total", False)
 @example([Saturating(5.0, 1.06, 1.003, 0.05, 30.0, 0.7)] * 4, "model", "total", False)
+@example(
+    [Saturating(5.0, 1.0, 1.0, 1.0, 1.0, 0.05), Saturating(5.0, 2.0, 1.0, 1.0, 1.0, 0.05)], "model", "total", False
+)
 def test_well_behaved_cluster_converges_within_the_steps_of_the_theorem(
     of: list[Saturating], sizing: str, objective: str, congested: bool
 ) -> None:
@@ -93,6 +98,9 @@ def test_well_behaved_cluster_converges_within_the_steps_of_the_theorem(
             break
     else:
         raise AssertionError(f"still searching after {ROUNDS} rounds and {len(cluster.applied)} actions")
+    controller.run(
+        cluster, cluster.at_s + 600
+    )  # jobs that only just meet their intents may get a step once no other wants help
     assert len(cluster.applied) <= most_steps(of, initial, chosen)
     final = {name: utility(job, cluster.allocation[name]) for name, job in by_name.items()}
     assert sum(final.values()) >= sum(initial.values()) - 1e-9

@@ -128,6 +128,14 @@ def test_hot_lane_is_not_outshone_by_cold_ones_whose_few_rows_are_dear() -> None
     assert [(d.kind, d.lanes) for d in diagnosed(hot)] == [(SKEW, (2,))]
 
 
+@pytest.mark.parametrize("lanes", [2, 3, 8])
+def test_rows_that_make_a_lane_no_busier_are_no_skew(lanes: int) -> None:
+    """In short epochs nearly all time is fixed cost: twice as many of a few rows do not matter."""
+    rows, busy = (*(10.0,) * (lanes - 1), 20.0), (*(0.7,) * (lanes - 1), 0.72)
+    few = Lanes(rows, busy, None, None, None, arrived=20.0 * lanes, epochs_s=1.0, source_busy=0.1)
+    assert SKEW not in [found.kind for found in diagnosed(few)]
+
+
 @LAW
 @given(COUNTS, st.floats(0.94, 0.95))
 def test_job_that_is_busy_but_holds_nothing_back_is_healthy(lanes: int, busy: float) -> None:

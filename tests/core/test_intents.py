@@ -352,3 +352,11 @@ def test_function_is_found_by_the_resolver() -> None:
 def test_mistakes_in_a_table_are_told_with_their_place(table: Any, sentence: str) -> None:
     with pytest.raises(IntentError, match=f'^job "T1": intent: {sentence}'):
         intent_from(table, 'job "T1": intent')
+
+
+@pytest.mark.parametrize(("percentile", "meant"), [(0.99, "99"), (0.5, "50"), (0.999, "99.9")])
+def test_percentile_that_is_a_share_is_refused(percentile: float, meant: str) -> None:
+    with pytest.raises(
+        IntentError, match=rf"percentile is {percentile}; it goes from 1 to 100\. Did you mean {meant}\?"
+    ):
+        Intent(latency="2s", percentile=percentile)

@@ -104,5 +104,5 @@ def test_growing_backlog_puts_more_at_stake_than_is_lost_now():
 
 def test_gain_is_in_proportion_to_the_lanes_that_find_room():
     late = view(600.0, LATE)
-    lane = ("late", "work")
-    assert points_gained((lane,) * 4, (lane,) * 3, late, 0.0, SETTINGS) == pytest.approx(30.0 / 4)
+    assert points_gained({"late": 4}, {"late": 3}, late, 0.0, SETTINGS) == pytest.approx(30.0 / 4)
+    assert points_gained({"late": 4}, {}, late, 0.0, SETTINGS) == pytest.approx(30.0)

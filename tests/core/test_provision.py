@@ -230,13 +230,6 @@ def test_last_host_stays():
     assert step(ProvisionState(), view(alone, {}, ENDING_S), TERMS)[1] == ()
 
 
-def test_host_with_the_only_copy_of_a_slice_stays():
-    pair = cluster({"h": {A: 1}, "i": {}})
-    pinned = dataclasses.replace(pair, pinned=frozenset(["h", "i"]))
-    assert step(ProvisionState(), view(pair, {}, ENDING_S), TERMS)[1] != ()
-    assert step(ProvisionState(), view(pinned, {}, ENDING_S), TERMS)[1] == ()
-
-
 def test_nothing_is_begun_that_cannot_be_done_before_the_next_btu():
     hosts = cluster({"h": {A: 1}, "i": {B: 1}})
     later = hosts.with_host(dataclasses.replace(hosts.hosts["h"], leased_s=500.0))

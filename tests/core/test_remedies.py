@@ -154,7 +154,7 @@ def test_remedy_that_the_engine_refused_gives_way_at_once() -> None:
     watched, slow = Watched(), in_epochs(one_slow(4, 0.5))
     action = watched.until_action(slow, 2.0)
     watched.state = scheduler.withdrawn(watched.state, action, watched.at_s, watched.settings)
-    assert watched.state.trial is None and not watched.state.declined
+    assert watched.state.trial is None and not watched.state.refused
     assert watched.until_action(slow, 2.0).changes["job"].lanes["work"] > 4
 
 
@@ -163,7 +163,7 @@ def test_remedy_that_was_only_observed_is_not_held_against_it() -> None:
     action = watched.until_action(slow, 2.0)
     watched.state = scheduler.withdrawn(watched.state, action, watched.at_s, watched.settings, refused=False)
     assert watched.state.care.log == ()
-    assert watched.state.declined["job"] == pytest.approx(watched.at_s + watched.settings.retry_s)
+    assert watched.state.refused["job"].until_s == pytest.approx(watched.at_s + watched.settings.retry_s)
 
 
 def test_state_with_a_remedy_on_trial_can_be_written_down_and_read_back() -> None:

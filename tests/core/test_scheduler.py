@@ -8,15 +8,17 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from headgate.config import Settings, settings_from
+from headgate.config import Settings
 from headgate.core.model import ActionKind, HostReading
-from headgate.core.scheduler import TRANSITIONS, transition_table, withdrawn
+from headgate.core.scheduler import TRANSITIONS, cluster_changed, transition_table, withdrawn
 from headgate.core.state import Decision, Phase, State
+from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started
 
 RULES = (
     "no data", "after outage", "new workload", "settle", "warm up", "reduce", "undo", "revert", "overtaken", "relax",
-    "prevent", "converge", "hold", "make room", "reconfigure", "catch up", "throttle", "give back", "give up", "fell", "rest",
+    "prevent", "converge", "hold", "make room", "reconfigure", "catch up", "throttle", "give back", "refused", "give up",
+    "fell", "rest",
 )  # fmt: skip
 
 MISSING = Seen("page-load", latency_s=2.0, worth=35)
@@ -273,6 +275,12 @@ def test_no_action_before_all_jobs_have_enough_data() -> None:
     assert story.see(MISSING, replace(FINE, span_s=30)).rule == "reconfigure"
 
 
+def test_job_that_never_had_input_blocks_no_decision_about_others() -> None:
+    idle = Seen("idle", rows_s=0.0)
+    story = started(MISSING, idle)
+    assert story.see(MISSING, idle).rule == "reconfigure"
+
+
 # -- skipping jobs that gain too little
 
 
@@ -403,6 +411,18 @@ def test_second_harm_reverts_to_the_best_configuration() -> None:
     assert story.state.phase is Phase.CONVERGED
 
 
+def test_step_of_a_job_that_recovers_is_taken_back_when_the_reduction_after_it_did_harm_too() -> None:
+    grown = replace(MISSING, waiting=100_000, draining_rows_s=50)
+    before, after = (grown, FINE, HARMED), (grown, FINE, replace(HARMED, latency_s=2.0))
+    story = started(*before)
+    assert helped(story.see(*before)) == "page-load"
+    assert story.wait(*after, hosts=CONGESTED).rule == "reduce"
+    assert story.lanes("page-load") > grown.lanes
+    decision = story.wait(grown, replace(FINE, latency_s=9.0), replace(HARMED, latency_s=9.0), hosts=CONGESTED)
+    assert decision.action is not None and decision.action.kind is ActionKind.REVERT
+    assert {name: story.lanes(name) for name in ("page-load", "topk")} == {"page-load": 2, "topk": 10}
+
+
 def test_search_goes_on_after_a_reduction_that_helped() -> None:
     story, _ = after_harm()
     decision = story.wait(*CROWD)
@@ -477,15 +497,45 @@ def test_workload_that_changes_allows_another_reduction() -> None:
     assert not story.state.reduced
 
 
-def test_reversion_that_was_refused_is_tried_again() -> None:
+WORSE = replace(MISSING, latency_s=3.0)
+
+
+def refused_reversion() -> Story:
+    """A story whose way back from three lanes to two was refused."""
     story = started(MISSING, FINE)
     story.see(MISSING, FINE)
     before = dict(story.given)
-    worse = replace(MISSING, latency_s=3.0)
-    decision = story.wait(worse, FINE)
+    decision = story.wait(WORSE, FINE)
     assert decision.action is not None and decision.action.kind is ActionKind.REVERT
     story.state, story.given = withdrawn(story.state, decision.action, story.at_s, story.settings), before
-    assert any(story.see(worse, FINE).action is not None for _ in range(20))
+    return story
+
+
+def test_reversion_that_was_refused_is_asked_for_again_only_after_five_minutes() -> None:
+    story = refused_reversion()
+    refused_s = story.at_s
+    assert {story.see(WORSE, FINE).rule for _ in range(29)} == {"refused"}
+    assert story.see(WORSE, FINE).rule == "give back"
+    assert story.at_s - refused_s == Settings().retry_s
+
+
+def test_reversion_that_was_refused_is_asked_for_again_when_the_lanes_of_its_job_change() -> None:
+    story = refused_reversion()
+    story.see(WORSE, FINE)
+    story.given["page-load"] = story.given["page-load"].with_lanes({"in": 1, "work": 4})
+    assert story.see(WORSE, FINE).rule == "give back"
+
+
+def test_refusals_do_not_outlive_a_change_of_the_hosts() -> None:
+    story = refused_reversion()
+    story.state = cluster_changed(story.state)
+    assert helped(story.see(WORSE, FINE)) == "page-load"
+
+
+def test_refusals_do_not_outlive_a_change_of_the_jobs() -> None:
+    story = refused_reversion()
+    story.see(WORSE, FINE, Seen("new"))
+    assert story.state.refused == {}
 
 
 def test_reduction_that_was_refused_may_be_tried_again() -> None:
@@ -602,6 +652,24 @@ def test_job_that_would_take_too_long_with_its_backlog_is_helped() -> None:
     assert helped(started(slow, FINE).see(slow, FINE)) == "page-load"
 
 
+ENDLESS = replace(MENDING, waiting=1_000_000)
+"""Recovers, but takes hours."""
+
+
+def test_search_does_not_wait_hours_for_a_backlog_while_cores_are_short() -> None:
+    story = started(ENDLESS, FINE)
+    assert story.see(ENDLESS, FINE, hosts=CONGESTED).rule == "give up"
+    assert all(story.see(ENDLESS, FINE, hosts=CONGESTED).action is None for _ in range(60))
+    assert story.state.phase is Phase.CONVERGED
+
+
+def test_hopeless_job_makes_room_for_a_job_that_takes_hours_to_recover() -> None:
+    story = started(ENDLESS, HOG)
+    decision = story.see(ENDLESS, HOG, hosts=CONGESTED)
+    assert decision.rule == "throttle"
+    assert decision.action is not None and decision.action.job == "hog"
+
+
 def test_job_that_is_fine_again_is_left_alone() -> None:
     over = replace(MISSING, newest_s=0.5)
     story = started(over, FINE)
@@ -633,8 +701,8 @@ def test_job_whose_backlog_stops_falling_is_helped_after_all() -> None:
 # -- throttle
 
 
-HOG = Seen("hog", latency_s=50.0, worth=20, busy=0.25, lanes=20)
-SHORT = Seen("short", latency_s=2.0, worth=10, busy=0.2, lanes=4)
+HOG = Seen("hog", latency_s=50.0, worth=10, busy=0.25, lanes=20)
+SHORT = Seen("short", latency_s=2.0, worth=20, busy=0.2, lanes=4)
 
 
 def test_hopeless_job_that_takes_the_cores_of_others_is_made_smaller() -> None:
@@ -691,6 +759,50 @@ def test_throttling_is_kept_while_cores_are_still_short() -> None:
     decision = story.wait(HOG, SHORT, hosts=CONGESTED)
     assert decision.verdict is not None and not decision.verdict.harmful
     assert story.lanes("hog") == 4
+
+
+def test_job_without_an_epoch_that_ended_gets_no_lanes_and_loses_none() -> None:
+    """At a cold start or during an outage nothing is known of the job: lanes would only make its next epoch dearer."""
+    stalled = replace(HOG, epoch_s=1e6)
+    story = started(stalled, FINE)
+    for hosts in (IDLE, CONGESTED):
+        decision = story.see(stalled, FINE, hosts=hosts)
+        assert (decision.rule, decision.action) == ("catch up", None)
+
+
+RECOVERING = Seen("recovering", latency_s=50.0, worth=10, busy=0.25, lanes=20, waiting=100_000, draining_rows_s=50)
+FALLING = Seen("falling", latency_s=50.0, newest_s=45.0, worth=10, busy=0.25, lanes=20)
+
+
+@pytest.mark.parametrize("recovering", [RECOVERING, FALLING], ids=["backlog falls", "latency falls"])
+@pytest.mark.parametrize("crush", [1, 4])
+def test_job_that_recovers_is_never_throttled(recovering: Seen, crush: int) -> None:
+    hosts = tuple(replace(host, load=crush * 1.5 * host.cores) for host in IDLE)
+    story = started(recovering, SHORT)
+    for _ in range(60):
+        story.see(recovering, SHORT, hosts=hosts)
+    assert not [one for one in story.decisions if one.action and one.action.kind is ActionKind.THROTTLE]
+
+
+def test_job_that_is_worth_more_than_all_that_want_its_cores_is_not_throttled() -> None:
+    precious = replace(HOG, worth=100)
+    assert started(precious, SHORT).see(precious, SHORT, hosts=CONGESTED).rule == "give up"
+
+
+def test_least_worth_is_throttled_first_however_busy_the_others_are() -> None:
+    poor, rich = replace(HOG, name="poor", worth=5, lanes=5), replace(HOG, worth=50)
+    decision = started(rich, poor, replace(SHORT, worth=100)).see(
+        rich, poor, replace(SHORT, worth=100), hosts=CONGESTED
+    )
+    assert decision.rule == "throttle"
+    assert decision.action is not None and decision.action.job == "poor"
+    assert "leave the cores to short, hog" in decision.action.sentence
+
+
+def test_busiest_of_equals_is_throttled_first() -> None:
+    busier = replace(HOG, name="busier", busy=0.28)
+    action = started(HOG, busier, SHORT).see(HOG, busier, SHORT, hosts=CONGESTED).action
+    assert action is not None and action.job == "busier"
 
 
 CRUSHED = tuple(replace(host, load=4 * host.cores) for host in CONGESTED)
@@ -806,6 +918,14 @@ def test_harm_is_seen_though_rounds_come_early_or_late(late_s: float) -> None:
     judged = [decision for decision in decisions if decision.verdict is not None]
     assert judged[0].verdict is not None and judged[0].verdict.harmful
     assert judged[0].rule in ("reduce", "undo", "revert")
+
+
+@pytest.mark.parametrize("after_s", [0.0, -10.0, -HOUR_S])
+def test_clock_that_stands_still_or_goes_back_ends_no_round(after_s: float) -> None:
+    story = started(MISSING, FINE)
+    story.see(MISSING, FINE)
+    story.see(MISSING, FINE, after_s=after_s)
+    assert [story.see(MISSING, FINE) for _ in range(5)]
 
 
 # -- prevent

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.config import Settings, settings_from
+from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, Sample, Windows, view_of
 from headgate.core.model import Graph, Job, JobAllocation, Operator
-from headgate.core.sizing import fewer_lanes, longest_pace_s, more_lanes
+from headgate.core.sizing import fewer_lanes, longest_pace_s, more_lanes, unmeasured
+from headgate.settings import settings_from
 from tests.core.builders import LAW, Counts, Seen, chain, job_view, nothing, snapshot
 
 PAPER = settings_from({"sizing": "paper"})
@@ -124,6 +126,28 @@ def test_model_sizing_leaves_operators_alone_that_were_not_measured() -> None:
 def test_job_that_was_not_measured_keeps_its_lanes(settings: Settings) -> None:
     view = job_view(Seen("job", span_s=0.0), settings)
     assert more_lanes(view, settings) == fewer_lanes(view, settings) == view.allocation.lanes
+
+
+def in_flight(epochs: int) -> JobView:
+    """Rows wait, and so many epochs ended in the minute."""
+    busy = {"in": 0.5 if epochs else 0.0, "work": 1.0 if epochs else 0.0}
+    rows = 3000.0 if epochs else 0.0
+    sources, edges = {"in": (6000.0, rows)}, {("in", "work"): (rows, rows)}
+    return measured(PAIR, {"in": 1, "work": 1}, busy, sources, edges, in_epochs_s=SECONDS, epochs=epochs)
+
+
+def test_job_without_an_epoch_that_ended_is_not_measured_and_keeps_its_lanes() -> None:
+    stalled, slow = in_flight(0), in_flight(2)
+    assert (unmeasured(stalled, MODEL), unmeasured(slow, MODEL)) == (True, False)
+    assert more_lanes(stalled, MODEL) == stalled.allocation.lanes != more_lanes(slow, MODEL)
+
+
+def test_epoch_in_flight_for_longer_than_the_patience_counts_as_measured() -> None:
+    stalled = in_flight(0)
+    assert stalled.span is not None
+    old = replace(stalled.span.last.reading, epoch_age_s=MODEL.patience_s + 1)
+    span = replace(stalled.span, last=replace(stalled.span.last, reading=old))
+    assert not unmeasured(replace(stalled, span=span), MODEL)
 
 
 def limited(own: int | None) -> JobView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,14 @@ def judged(windows: Windows, intent: Intent, since_s: dict[str, float] | None = 
 def test_window_is_a_minute_of_sub_windows_of_ten_seconds() -> None:
     windows = pushed((at_s, reading(at_s)) for at_s in range(0, 300, 10))
     assert [sample.at_s for sample in windows.samples["job"]] == [230, 240, 250, 260, 270, 280, 290]
+
+
+@pytest.mark.parametrize("again_s", [290, 280, -3310])
+def test_reading_that_is_not_later_than_the_last_one_is_ignored(again_s: float) -> None:
+    times = [*range(0, 300, 10), again_s, 300]
+    windows = pushed((at_s, reading(at_s)) for at_s in times)
+    assert [sample.at_s for sample in windows.samples["job"]] == [240, 250, 260, 270, 280, 290, 300]
+    assert judged(windows, DROPPING).span is not None
 
 
 def test_span_covers_the_window() -> None:
@@ -175,9 +184,33 @@ def test_filter_that_drops_everything_meets_its_intent() -> None:
     assert (view.latency_s, view.met, view.utility) == (0, True, 10)
 
 
-def test_job_without_input_meets_its_intent() -> None:
+def test_job_that_never_had_input_is_neither_met_nor_missed() -> None:
     view = silent(arrived=0, processed=0, sent=0)
-    assert (view.met, view.utility) == (True, 10)
+    assert (view.latency_s, view.met, view.utility, view.idle) == (None, None, None, True)
+
+
+def test_job_that_put_out_rows_before_meets_its_intent_while_no_input_comes() -> None:
+    counts = Counts(PLAIN, {"in": (100, 100)}, {("in", "work"): (100, 100)})
+    view = judged(pushed([(0, counts.reading()), (60, counts.reading())]), Intent(latency="1s", worth=10))
+    assert (view.latency_s, view.met, view.utility) == (0, True, 10)
+
+
+def test_rows_put_out_without_their_arrival_have_no_known_latency() -> None:
+    view = silent(arrived=100, processed=100, sent=100)
+    assert (view.latency_s, view.met, view.idle) == (None, None, True)
+
+
+def test_rows_that_waited_before_the_start_make_no_job_late_that_was_not_measured_yet() -> None:
+    counts = [Counts(PLAIN, {"in": (arrived, 0)}, {("in", "work"): (0, 0)}).reading() for arrived in (9000, 9260)]
+    view = judged(pushed([(0, counts[0]), (4, counts[1])]), Intent(latency="1s", worth=10))
+    assert (view.latency_s, view.met) == (None, None)
+
+
+def test_epoch_in_flight_during_the_whole_window_is_late_though_the_source_does_not_say_what_waits() -> None:
+    before = Counts(PLAIN, {"in": (100, 100)}, {("in", "work"): (100, 100)}).reading()
+    first, last = (replace(before, epochs=1, in_epochs_s=spent_s) for spent_s in (3.0, 62.5))
+    view = judged(pushed([(0, first), (60, last)]), Intent(latency="1s", worth=10))
+    assert view.latency_s == 60 and view.met is False
 
 
 def test_job_without_output_whose_rows_wait_is_at_least_as_late_as_the_span_is_long() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headgate.core.hosts import HostPhase, HostType, bill
+from headgate.core.hosts import HostPhase, HostType, Ledger, bill
 from headgate.sim.pool import SimulatedPool
 
 KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=600, startup_s=45)
@@ -37,6 +37,7 @@ def test_host_is_paid_until_nothing_runs_on_it():
     pool.release("a")
     now[0] = 601.0
     assert pool.hosts()["a"].phase is HostPhase.RELEASING
+    ledger = Ledger().matched(pool.hosts(), now[0])
     empty[0] = True
     assert not pool.hosts()
-    assert bill(pool.ledger, 700.0).paid_btus == 2
+    assert bill(ledger.matched(pool.hosts(), now[0]), 700.0).paid_btus == 2

@@ -169,6 +169,7 @@ values = [[], [{ at = 0, kind = "lanes", job = "T", lanes = { in = 3 } }]]
 
 LANE_MISTAKES = [
     ('policy = "throughput:500/s"', 'policy = "throughput:fast"', 'a rate looks like "4000000/min"'),
+    ('policy = "throughput:500/s"', 'policy = "provison"', 'policy is "provison"; allowed are provision'),
     ('policy = "throughput:500/s"', "policy = 5", 'policy is 5; it must be a name, such as "provision"'),
     ('engine = "lanes"', 'engine = "epochs"', 'a generated load needs engine = "lanes"'),
     ('engine = "lanes"', 'engine = "lane"', 'Did you mean "lanes"?'),

@@ -11,7 +11,8 @@ from headgate.core.model import Action
 from headgate.journal import MemoryJournal
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
-from headgate.spark.jobfile import build, read
+from headgate.spark.jobfile import read
+from headgate.spark.loading import load
 from tests.server.fake import FakeEngine, job_file
 
 ROUND_S = 10.0
@@ -47,11 +48,14 @@ class Bench:
         registry = Registry(self.directory / "jobs.json")
         self.service = Service(self.engine, registry, self.journal, self.loop, self.notes, self.clock)
         requests = [request for file in files for request in read(file).jobs]
-        self.service.start([(request, build(request)) for request in requests], only_these)
+        self.service.start([(request, load(request)) for request in requests], only_these)
         return self.service
 
     def clock(self) -> float:
         return self.now_s
+
+    def registry_names(self) -> set[str]:
+        return set(self.service.registry.all())
 
     def rounds(self, number: int) -> None:
         for _ in range(number):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headgate.clock import now_s
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.model import (
@@ -32,7 +32,7 @@ RATE_ROWS_S = 100.0
 
 
 class FakeEngine:
-    def __init__(self, *_: object, latency_s: float = 0.5, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *_: object, latency_s: float = 0.5, clock: Callable[[], float] = now_s) -> None:
         self.topologies: dict[str, Topology] = {}
         self.allocations: dict[str, JobAllocation] = {}
         self.latencies_s: dict[str, float] = {}
@@ -40,6 +40,7 @@ class FakeEngine:
         self.closed = False
         self.refuses = ""
         self.unreadable = ""
+        self.gone = ""
         self.threads: set[str] = set()
         self._states: dict[str, JobState] = {}
         self._clock = clock
@@ -99,7 +100,7 @@ class FakeEngine:
         phase = JobPhase.PAUSED if paused else JobPhase.RUNNING
         self._states[topology.name] = JobState(phase, share=topology.share, since_s=self._clock())
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, keep: bool = False) -> None:
         self._set(name)
         for table in (self.topologies, self.allocations, self._states):
             table.pop(name, None)
@@ -136,6 +137,9 @@ class FakeEngine:
 
     def states(self) -> Mapping[str, JobState]:
         return dict(self._states)
+
+    def lost(self) -> str:
+        return self.gone
 
     def close(self) -> None:
         self.closed = True

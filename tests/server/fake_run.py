@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,14 @@ from tests.server.fake import FakeEngine
 class SlowEngine(FakeEngine):
     """Takes its time to close, as epochs do."""
 
+    def lost(self) -> str:
+        """As long as a file named `lost` is there, which whoever finds it takes away: the next engine is a new one."""
+        lost = Path("lost")
+        if not self.gone and lost.exists():
+            self.gone = lost.read_text()
+            lost.unlink()
+        return self.gone
+
     def close(self) -> None:
         time.sleep(float(os.environ.get("CLOSE_S", "0")))
         super().close()
@@ -23,6 +32,8 @@ class SlowEngine(FakeEngine):
 
 def open_engine(home: Path, settings: Any, master: str | None, extra: Any = None) -> FakeEngine:
     engine = SlowEngine()
+    if "HELPER" in os.environ:
+        subprocess.Popen(["sleep", os.environ["HELPER"]])
     if "HOPELESS" in os.environ:
         engine.latency_s = 30.0
     return engine

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import product
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
+from headgate.cli import run_command
+from headgate.config import ServiceSettings
 from headgate.errors import EngineError, InputError, NoServiceError
+from headgate.ports import JobPhase
 from headgate.server.app import app_of, listen, served
 from headgate.server.client import Client
 from headgate.server.home import Home
@@ -129,6 +134,114 @@ def test_engine_that_cannot_is_not_the_clients_fault(bench, api, client):
         client.submit(request_from({"file": str(bench.directory / "orders.py")}))
 
 
+@pytest.mark.parametrize("file", ["/etc/passwd", "/etc", "/nowhere.py", ""])
+def test_file_that_is_no_job_file_gets_a_sentence_and_nothing_of_what_is_in_it(api, file):
+    answer = api.post("/jobs", json={"file": file})
+    assert answer.status_code == 400
+    sentence = answer.json()["error"]
+    assert "root" not in sentence and "Traceback" not in sentence and len(sentence) < 200
+    assert "there is no file" in sentence or "a job file ends in .py" in sentence
+
+
+# -- what the exit code of `headgate status` says
+
+
+def status_of(home: Home, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = run_command(["status", "--home", str(home.path)])
+    return code, capsys.readouterr().out
+
+
+def test_exit_code_of_status_says_whether_a_person_should_look(bench, url, home, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    bench.submit()
+    bench.submit(name="other")
+    bench.rounds(15)
+    bench.now_s += 4
+    code, out = status_of(home, capsys)
+    assert code == 0 and " 2 of 2 jobs meet their intents\n" in out and "problem" not in out
+    assert out.count(" 4 s ago ") == 2
+    bench.engine.fail("other", "sink down", JobPhase.RETRYING)
+    code, out = status_of(home, capsys)
+    assert code == 3 and " 1 of 2 jobs meet their intents, 1 retrying\n" in out
+    assert " problem: other is retrying\n" in out
+    bench.engine.resume("other")
+    assert status_of(home, capsys)[0] == 0
+    bench.now_s += 41
+    code, out = status_of(home, capsys)
+    assert code == 3
+    assert out.count(" 45 s ago   stale") == 2
+    assert " met" not in out and "converged" not in out
+    assert "no round has been completed for 45 s" in out
+
+
+# -- health
+
+
+def test_health_needs_no_token_and_tells_why_it_is_bad(bench, api):
+    del api.headers["Authorization"]
+    assert (api.get("/health").status_code, api.get("/health").json()["sentence"]) == (503, "no round yet")
+    bench.rounds(1)
+    assert (api.get("/health").status_code, api.get("/health").json()["healthy"]) == (200, True)
+    bench.engine.gone = "Java was killed"
+    assert (api.get("/health").status_code, api.get("/health").json()["sentence"]) == (503, "Java was killed")
+    assert api.post("/health").status_code == 401
+    assert api.get("/health", headers={"Host": "evil.example"}).status_code == 403
+
+
+# -- limits
+
+
+def test_body_that_is_too_large_is_refused_whether_it_says_so_or_not(bench, api):
+    large = b" " * (1 << 20) + b"{}"
+    headers = {"Content-Type": "application/json"}
+    for content in (large, iter([large])):
+        answer = api.post("/jobs", content=content, headers=headers)
+        assert answer.status_code == 413
+        assert "the body of the request is larger than 1,024 KB (setting api_body_kb)" in answer.json()["error"]
+
+
+def half_open(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+    return connection
+
+
+def test_half_open_requests_keep_nobody_out_and_are_closed(bench, home):
+    limits = ServiceSettings(api_connections=10, api_request_s=1.0)
+    with (
+        closing(listen()) as listening,
+        served(app_of(bench.service, home.new_token(), limits), listening, limits) as url,
+        home.announced(url),
+    ):
+        port = listening.getsockname()[1]
+        held = [half_open(port) for _ in range(50)]
+        assert Client(home).status().jobs == {}
+        for connection in held:
+            with connection, suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+
+
+def test_api_whose_thread_ended_answers_again(bench, home, monkeypatch):
+    runs: list[int] = []
+    run = uvicorn.Server.run
+
+    def once(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise SystemExit(3)
+        run(server, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "run", once)
+    told: list[str] = []
+    with (
+        closing(listen()) as listening,
+        served(app_of(bench.service, home.new_token()), listening, tell=told.append) as url,
+        home.announced(url),
+    ):
+        assert Client(home).status().jobs == {}
+    assert told == ["thread headgate-api ended (SystemExit: 3); it is started again"]
+
+
 TOKENS = (None, "", "Bearer", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer ä")
 
 
@@ -183,6 +296,27 @@ def test_token_is_not_written_through_a_link(home, tmp_path):
     home.new_token()
     assert elsewhere.read_text() == "theirs"
     assert not home.token.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["token", "server.json", "lock"])
+def test_links_in_a_home_are_not_followed(home, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text('{"url": "http://127.0.0.1:1", "pid": 1}')
+    home.create()
+    (home.path / name).symlink_to(elsewhere)
+    assert home.read_token() is None
+    assert home.read_address() is None
+    if name == "lock":
+        with pytest.raises(InputError, match="cannot be used as a lock"), home.held():
+            pass
+
+
+def test_home_of_another_user_is_refused(tmp_path, monkeypatch):
+    home = Home(tmp_path / "home")
+    home.create()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(InputError, match=r'the home ".*" belongs to user \d+, not to you \(user 12345\)'), home.held():
+        pass
 
 
 def test_second_service_in_a_home_is_refused(home):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def in_this_process(arguments: Sequence[object]) -> list[str]:
+    """The command as typed; a service is not supervised, so that its output is that of this process."""
+    alone = ["--no-restart"] if arguments[0] == "run" else []
+    return [*map(str, arguments), *alone]
+
+
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]):
-    def run_it(*arguments: object) -> str:
-        code = run_command([str(argument) for argument in arguments])
+    def run_it(*arguments: object, code: int = 0) -> str:
+        found = run_command(in_this_process(arguments))
         out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
+        assert (found, err if code == 0 else "") == (code, "")
         return out
 
     return run_it
@@ -56,7 +62,7 @@ def said(capsys: pytest.CaptureFixture[str]):
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]):
     def run_it(*arguments: object) -> str:
-        code = run_command([str(argument) for argument in arguments])
+        code = run_command(in_this_process(arguments))
         out, err = capsys.readouterr()
         assert (code, out) == (2, "")
         assert err.startswith("headgate: ") and err.count("\n") == 1
@@ -80,7 +86,7 @@ def running(place: Path, *arguments: str, **environment: str) -> Iterator[subpro
             process.kill()
 
 
-def await_true(condition: Any, limit_s: float = 20) -> None:
+def await_true(condition: Any, limit_s: float = 90) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s
@@ -93,8 +99,8 @@ def killed(process: subprocess.Popen[str], place: Path) -> None:
     (place / ".headgate/server.json").rename(place / ".headgate/stale.json")
 
 
-def status(said) -> Any:
-    return json.loads(said("status", "--json"))
+def status(said, code: int = 0) -> Any:
+    return json.loads(said("status", "--json", code=code))
 
 
 # -- run
@@ -175,7 +181,7 @@ def test_engine_is_closed_when_the_start_fails(place, monkeypatch, capsys):
     (place / ".headgate").mkdir()
     with SqliteJournal(place / ".headgate/journal.sqlite") as journal:
         journal.set_about("clock", "virtual")
-    assert run_command(["run", "orders.py"]) == 2
+    assert run_command(["run", "orders.py", "--no-restart"]) == 2
     assert "the journal is of a simulation" in capsys.readouterr().err
     assert engine.closed
 
@@ -206,10 +212,25 @@ def test_jobs_are_changed_while_they_run(said, refused, place):
         assert "unless it is taken out of its file" in said("remove", "orders")
         assert refused("pause", "b") == 'there is no job "b". There is none at all.'
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=90)
     assert (process.returncode, err) == (0, "")
     assert "b: its intent is now juice 0.9, worth 7\n" in out
     assert "b: removed\n" in out
+
+
+def test_removed_jobs_are_listed_and_restored(said, refused, place):
+    with running(place, "orders.py"):
+        assert said("removed") == "there is no removed job\n"
+        said("submit", "orders.py", "--name", "b")
+        said("pause", "b")
+        said("remove", "b")
+        (listed,) = json.loads(said("removed", "--json"))
+        assert (listed["name"], listed["deleted_s"] - listed["removed_s"]) == ("b", 24 * 3600)
+        assert f"b     {listed['at']}   0.0 MB   20" in said("removed")
+        assert "give --at one of 20" in refused("restore", "b", "--at", "noon")
+        assert said("restore", "b", "--at", listed["at"]) == "restored: b\n"
+        assert status(said)["jobs"]["b"]["state"] == "paused"
+        assert 'there is a job "b" already' in refused("restore", "b")
 
 
 def test_bad_input_is_one_sentence_of_the_service(refused, place):
@@ -242,7 +263,7 @@ def test_status_and_explain_are_live_or_from_the_journal(said, place):
         assert "missed its intent from the start" in said("explain", "orders", "--journal", ".headgate/journal.sqlite")
         assert {"at_s", "text", "facts"} == set(json.loads(said("explain", "orders", "--json"))[0])
         killed(process, place)
-    recorded = status(said)
+    recorded = status(said, code=3)
     assert "actions" not in recorded
     assert recorded["jobs"]["orders"]["worth"] == 35.0
     assert "missed its intent from the start" in said("explain", "orders")
@@ -276,7 +297,7 @@ def test_client_commands_start_fast(place):
 def test_stop_is_clean(place, number):
     with running(place, "orders.py") as process:
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=90)
     assert (process.returncode, err) == (0, "")
     assert "stops when the epochs in flight are finished" in out
     assert out.index("engine closed") < out.index("ran for")
@@ -290,7 +311,7 @@ def test_second_interrupt_does_not_wait(place):
         while "stops when" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=90)
     assert (process.returncode, err) == (130, "")
     assert "engine closed" not in out
 
@@ -343,14 +364,14 @@ def test_address_of_a_killed_service_confuses_nobody(said, refused, place):
         process.kill()
         process.wait()
         assert "no Headgate runs" in refused("pause", "orders")
-        assert status(said)["jobs"]["orders"]["intent"] == "2 s"
+        assert status(said, code=3)["jobs"]["orders"]["intent"] == "2 s"
 
 
 def test_token_is_never_printed(place):
     with running(place, "orders.py") as process:
         token = (place / ".headgate/token").read_text()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=90)
     assert token not in out + err
     assert f"the token is in {Path('.headgate/token')}" in out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.cli import cluster, run_command
-from headgate.config import HostSettings, SparkSettings, settings_from
+from headgate.config import HostSettings, SparkSettings
 from headgate.core.hosts import Budget, HostType
 from headgate.core.provision import Terms
 from headgate.journal import SqliteJournal
@@ -17,6 +17,7 @@ from headgate.server.home import Home
 from headgate.server.run import Plan, run
 from headgate.server.service import Loop
 from headgate.server.status import Summary
+from headgate.settings import settings_from
 from headgate.sim.pool import SimulatedPool
 from headgate.spark.jobfile import read
 from tests.server.conftest import Notes
@@ -80,7 +81,7 @@ def test_service_leases_a_host_connects_to_its_master_and_gives_all_back(tmp_pat
 
 def test_status_of_a_journal_has_the_bill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran(tmp_path, [], [], Notes())
-    assert run_command(["status", "--home", str(tmp_path / "home")]) == 0
+    assert run_command(["status", "--home", str(tmp_path / "home")]) == 3
     assert "hosts: 1 BTUs paid, 1.5 in money" in capsys.readouterr().out
 
 

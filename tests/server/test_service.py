@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import ClassVar
 
 import pytest
 
+from headgate import files
 from headgate.config import Settings
 from headgate.core.intents import Intent
-from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome
+from headgate.core.model import Action, ActionKind, Cause, JobAllocation, JobReading, Outcome
 from headgate.errors import (
     DuplicateJobError,
     EngineError,
     InputError,
     IntentError,
     JobFileError,
+    JournalError,
     UnknownJobError,
 )
 from headgate.ports import JobPhase
-from headgate.server.registry import Registry
 from headgate.server.service import Loop
+from headgate.server.status import Health
 from tests.server.fake import FakeEngine, job_file
 
 # -- while it runs
@@ -91,7 +97,7 @@ def test_failed_job_costs_satisfaction_and_says_why(bench):
     status = bench.service.status()
     assert (status.jobs["other"].state, status.jobs["other"].reason) == ("failed", "ValueError: no such tier")
     assert (status.score, status.max_score, status.satisfaction) == (35.0, 70.0, 0.5)
-    assert ("other", "failed: ValueError: no such tier") in bench.notes.told
+    assert ("", "alert: other: failed: ValueError: no such tier") in bench.notes.told
 
 
 def test_every_change_of_state_is_told_once(bench):
@@ -104,9 +110,9 @@ def test_every_change_of_state_is_told_once(bench):
     bench.service.look()
     assert [text for _, text in bench.notes.told] == [
         "runs",
-        "retrying: sink down",
+        "alert: orders: retrying: sink down",
         "runs again",
-        "failed: sink down",
+        "alert: orders: failed: sink down",
         "removed",
     ]
 
@@ -127,7 +133,7 @@ def test_hosts_are_seen_to_while_the_engine_cannot_be_read(bench):
 
         def tend(self, at_s):
             self.tended.append(at_s)
-            return {}, False
+            return False
 
     bench.submit()
     bench.service.landlord = Hosts()
@@ -376,16 +382,279 @@ def test_registry_is_a_file_that_a_person_can_read(bench):
     assert (bench.directory / "jobs.json").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"jobs": {"a": {"paused": true}}}'])
-def test_registry_that_is_none_is_one_sentence(tmp_path, content):
-    (tmp_path / "jobs.json").write_text(content)
-    with pytest.raises(InputError, match=r"jobs.json: is not a list of jobs \(.*\); move it away"):
-        Registry(tmp_path / "jobs.json")
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[1]", b'{"jobs": {"a": {"paused": true}}}', b'{"jobs": {"\xff', b"\x00" * 100]
+)
+def test_damaged_registry_is_set_aside_and_told(bench, content):
+    (bench.directory / "jobs.json").write_bytes(content)
+    bench.start(job_file(bench.directory))
+    (aside,) = bench.directory.glob("jobs.json.damaged-*")
+    assert aside.read_bytes() == content
+    assert bench.service.status().jobs["orders"].state == "running"
+    (told,) = [text for _, text in bench.notes.told if "jobs.json" in text]
+    assert told.startswith("alert: ") and "is not a list of jobs" in told and str(aside) in told
+    bench.start(only_these=False)
+    assert "orders" in bench.engine.states()
+
+
+def test_sound_jobs_of_a_damaged_registry_come_back(bench):
+    bench.submit()
+    written = json.loads((bench.directory / "jobs.json").read_text())
+    written["jobs"]["broken"] = {"paused": "perhaps"}
+    (bench.directory / "jobs.json").write_text(json.dumps(written))
+    bench.start()
+    assert set(bench.engine.states()) == {"orders"}
+    assert any("orders could still be read" in text for _, text in bench.notes.told)
 
 
 def test_alert_is_a_line_for_the_watcher_and_advice_in_the_status(bench):
-    bench.submit(name="orders", intent={"policy": "nobodys"})
+    bench.submit(name="orders")
+    bench.service.engine.set_intent("orders", Intent(policy="nobodys"))
     bench.rounds(3)
     told = [text for _, text in bench.notes.told if text.startswith("alert: ")]
     assert told == ['alert: orders: there is no policy "nobodys"; it keeps the lanes it has']
     assert bench.service.status().advice == (told[0].removeprefix("alert: "),)
+
+
+def test_policy_that_there_is_not_is_refused(bench):
+    told = 'intent: policy is "provison"; allowed are provision, throughput:RATE, .* Did you mean "provision"?'
+    with pytest.raises(InputError, match=told):
+        bench.submit(name="orders", intent={"policy": "provison"})
+    bench.submit(name="orders")
+    with pytest.raises(InputError, match=told):
+        bench.service.change("orders", {"intent": {"policy": "provison"}})
+    assert bench.service.status().jobs["orders"].intent == "2 s"
+
+
+# -- the truth
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_error_in_a_round_is_told_and_the_next_round_is_as_usual(bench, monkeypatch):
+    bench.submit()
+    bench.rounds(3)
+    observe = bench.engine.observe
+    monkeypatch.setattr(bench.engine, "observe", lambda: 1 / 0)
+    bench.rounds(2)
+    assert [text for _, text in bench.notes.told].count("no round: ZeroDivisionError: division by zero") == 1
+    assert bench.service.health().sentence == "no round: ZeroDivisionError: division by zero"
+    assert bench.service.status().problem == "no round: ZeroDivisionError: division by zero"
+    monkeypatch.setattr(bench.engine, "observe", observe)
+    bench.rounds(1)
+    assert bench.service.status().jobs["orders"].met is True
+    assert bench.service.health().healthy
+
+
+def test_action_that_raises_is_a_refusal(bench, monkeypatch):
+    bench.engine.latency_s = 30.0
+    bench.submit()
+    monkeypatch.setattr(bench.engine, "apply", no_space)
+    bench.rounds(8)
+    action = bench.service.status().actions[-1]
+    assert (action.applied, action.detail) == (False, "OSError: [Errno 28] No space left on device")
+    assert bench.service.status().jobs["orders"].met is False
+
+
+def test_full_disk_under_the_journal_stops_actions_but_no_rounds(bench, monkeypatch):
+    bench.engine.latency_s = 30.0
+    bench.submit()
+
+    def full(*_: object) -> None:
+        raise JournalError("the journal cannot be written: database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.journal, "record", full)
+        bench.rounds(8)
+    assert bench.service.status().at_s == bench.now_s
+    assert bench.service.status().actions == ()
+    assert bench.service.status().problem == "the journal cannot be written: database or disk is full"
+    assert bench.engine.allocations["orders"].lanes == {"large": 2}
+    assert [text for _, text in bench.notes.told].count("the journal cannot be written: database or disk is full") == 1
+    bench.rounds(40)
+    assert bench.engine.allocations["orders"].lanes["large"] > 2
+
+
+def test_full_disk_under_the_list_of_jobs_keeps_no_job_down(bench, monkeypatch):
+    monkeypatch.setattr(files, "replace", no_space)
+    bench.start(job_file(bench.directory))
+    assert bench.service.status().jobs["orders"].state == "running"
+    assert any("jobs.json: cannot be written: No space left on device" in text for _, text in bench.notes.told)
+    with pytest.raises(EngineError, match="No space left on device"):
+        bench.submit(name="other")
+    assert "other" not in bench.engine.states()
+
+
+def test_refused_step_is_told_once(bench, monkeypatch):
+    bench.engine.latency_s = 30.0
+    bench.submit()
+    monkeypatch.setattr(bench.engine, "apply", lambda action: Outcome(False, "no room"))
+    bench.rounds(30)
+    shown = [action for _, _, action in bench.notes.rounds if action is not None]
+    recorded = bench.journal.actions()
+    assert 1 <= len(shown) == len(recorded) <= 3
+
+
+def test_no_job_is_met_on_readings_older_than_three_rounds(bench):
+    bench.submit()
+    bench.rounds(15)
+    assert bench.service.status().jobs["orders"].age_s == 0.0
+    bench.engine.unreadable = "Spark does not answer"
+    bench.rounds(3)
+    assert (bench.service.status().jobs["orders"].met, bench.service.status().phase) == (True, "converged")
+    bench.rounds(1)
+    status = bench.service.status()
+    job = status.jobs["orders"]
+    assert (job.met, job.utility, job.stale, job.age_s) == (None, None, True, 40.0)
+    assert (status.phase, status.score, status.satisfaction, status.decision) == ("stale", 0.0, None, "")
+    assert status.headline == "0 of 1 jobs meet their intents, 1 stale"
+    assert "no round has been completed for 40 s (no round: Spark does not answer)" in status.problem
+    view, phase, _ = bench.notes.rounds[-1]
+    assert (view.jobs["orders"].met, phase) == (None, "stale")
+
+
+def test_job_that_alone_cannot_be_read_turns_stale(bench, monkeypatch):
+    bench.submit()
+    bench.submit(name="other")
+    bench.rounds(6)
+    read = bench.engine._reading
+    monkeypatch.setattr(bench.engine, "_reading", lambda name, at_s: None if name == "other" else read(name, at_s))
+    bench.rounds(4)
+    status = bench.service.status()
+    assert (status.jobs["orders"].met, status.jobs["other"].met) == (True, None)
+    assert status.jobs["other"].stale and not status.jobs["orders"].stale
+    assert (status.phase, status.problem) == (bench.service.controller.policy.phase(), "other is stale")
+
+
+@contextmanager
+def without_output(bench, monkeypatch) -> Iterator[None]:
+    """All rows are processed, and none has reached the sink: a window that is still open."""
+    read = bench.engine._reading
+
+    def silent(name: str, at_s: float) -> JobReading:
+        reading: JobReading = read(name, at_s)
+        operators = {**reading.operators, "out": dataclasses.replace(reading.operators["out"], processed={"large": 0})}
+        return dataclasses.replace(reading, operators=operators, latency=None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.engine, "_reading", silent)
+        yield
+
+
+def test_job_without_output_is_measured_not_met(bench, monkeypatch):
+    bench.submit()
+    with without_output(bench, monkeypatch):
+        bench.rounds(5)
+        job = bench.service.status().jobs["orders"]
+        assert (job.met, job.latency_s, job.utility) == (None, None, None)
+        assert bench.notes.rounds[-1][0].jobs["orders"].met is None
+    bench.rounds(1)
+    assert bench.service.status().jobs["orders"].met is True
+
+
+def test_journal_and_story_say_the_same_as_the_status_of_a_job_without_output(bench, monkeypatch):
+    bench.loop = Loop(Settings(), "static")
+    bench.start()
+    bench.submit()
+    with without_output(bench, monkeypatch):
+        bench.rounds(5)
+        recorded = [(one.score, one.jobs["orders"]) for one in bench.journal.rounds()]
+        assert len(recorded) == 5
+        assert {(score, job.met, job.latency_s, job.utility) for score, job in recorded} == {(0, None, None, None)}
+    bench.engine.latency_s = 8.0
+    bench.rounds(1)
+    assert bench.service.story("orders")[0].text.startswith("missed its intent from the start (latency 8 s")
+
+
+def test_headline_counts_jobs_that_failed(bench):
+    bench.loop = Loop(Settings(), "static")
+    bench.start()
+    bench.submit()
+    bench.submit(name="other")
+    bench.submit(name="paused")
+    bench.service.pause("paused")
+    bench.rounds(4)
+    assert bench.service.status().problem == ""
+    bench.engine.fail("other", "ValueError: no such tier")
+    bench.rounds(1)
+    status = bench.service.status()
+    assert status.headline == "1 of 2 jobs meet their intents, 1 failed, 1 paused"
+    assert status.problem == "other is failed"
+
+
+def test_new_reason_of_a_running_job_is_told_as_what_it_is(bench):
+    bench.submit()
+    for reason in ("", "could not be read: a", "could not be read: b", ""):
+        bench.engine.fail("orders", reason, JobPhase.RUNNING)
+        bench.service.look()
+    assert [text for _, text in bench.notes.told] == [
+        "runs",
+        "running: could not be read: a",
+        "running: could not be read: b",
+    ]
+
+
+def test_engine_that_is_lost_is_not_healthy(bench):
+    assert bench.service.health().sentence == "no round yet"
+    bench.submit()
+    bench.rounds(1)
+    assert bench.service.health().healthy
+    bench.engine.gone = "Java was killed"
+    assert bench.service.health() == Health(False, "Java was killed", 0.0)
+    assert bench.service.status().problem == "Java was killed"
+
+
+def test_loop_that_stands_still_is_not_healthy(bench):
+    bench.submit()
+    bench.rounds(1)
+    bench.now_s += 31
+    assert bench.service.health().sentence == "no round has been completed for 31 s; readings are stale"
+
+
+def test_clock_that_was_set_back_does_not_stop_decisions(bench):
+    bench.engine.latency_s = 30.0
+    bench.submit()
+    bench.rounds(8)
+    lanes = bench.engine.allocations["orders"].lanes["large"]
+    bench.now_s -= 3600
+    bench.start(engine=FakeEngine(latency_s=30.0, clock=bench.clock))
+    assert any("lies 1 h in the future: the clock was set back" in text for _, text in bench.notes.told)
+    bench.rounds(8)
+    assert bench.engine.allocations["orders"].lanes["large"] > lanes
+
+
+def test_status_is_read_while_jobs_come_and_go(bench):
+    """Every request sees one state: a structure that changes while it is iterated would raise."""
+    bench.engine.latency_s = 30.0
+    trouble: list[BaseException] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not over.is_set():
+                bench.service.status()
+        except BaseException as error:
+            trouble.append(error)
+
+    readers = [threading.Thread(target=ask) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(6):
+        bench.submit(name=f"job-{number}")
+        bench.rounds(1)
+        if number % 3 == 0:
+            bench.service.remove(f"job-{number}")
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert not trouble
+
+
+def test_locks_of_jobs_are_forgotten_when_nobody_changes_them(bench):
+    bench.submit()
+    for name in ("orders", "nothing"):
+        with suppress(UnknownJobError):
+            bench.service.pause(name)
+    assert dict(bench.service._locks) == {}

@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from headgate import Intent
 from headgate.core.latency import Latency, merge
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation, JobReading, Snapshot
+from headgate.ports import JobPhase
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.sources.load import Generator
@@ -32,11 +34,12 @@ def topology(name: str = "job", latency: str = "30s", pace_s: float = 0.0, **opt
     return Topology(name, Intent(latency=latency), pace_s=pace_s, **options)
 
 
-def copied(name: str, out: Path, load: Generator | float, **options: Any) -> Topology:
+def copied(name: str, out: Path | Timed, load: Generator | float, **options: Any) -> Topology:
     """From a load to files, by way of a lane."""
     job = topology(name, **options)
     rows = job.source("in", sources.load(load) if isinstance(load, int | float) else load)
-    job.sink("out", sinks.files(out), job.batches("copy", same, rows, schema=ROWS))
+    sink = out if isinstance(out, Timed) else sinks.files(out)
+    job.sink("out", sink, job.batches("copy", same, rows, schema=ROWS))
     return job
 
 
@@ -60,13 +63,23 @@ def reading(engine: SparkEngine, name: str = "job") -> JobReading:
     return found
 
 
+def reading_or_none(engine: SparkEngine, name: str = "job") -> JobReading | None:
+    """None while the job is started again, which on a busy machine may take some attempts; never of one that has failed."""
+    found = engine.observe().jobs.get(name)
+    state = engine.states()[name]
+    assert found is not None or state.phase is not JobPhase.FAILED, state.reason
+    return found
+
+
 def put_in(engine: SparkEngine, source: str = "in", name: str = "job") -> float:
     """Rows that a source's job is done with."""
-    return sum(reading(engine, name).operators[source].processed.values())
+    now = reading_or_none(engine, name)
+    return sum(now.operators[source].processed.values()) if now is not None else 0.0
 
 
 def epochs(engine: SparkEngine, name: str = "job") -> int:
-    return reading(engine, name).epochs or 0
+    now = reading_or_none(engine, name)
+    return now.epochs or 0 if now is not None else 0
 
 
 def latencies_until(engine: SparkEngine, done: Callable[[Snapshot], bool]) -> dict[str, Latency]:
@@ -106,13 +119,19 @@ def change(engine: SparkEngine, lanes: Mapping[str, int] | None = None, pace_s: 
 
 
 def written(out: Path) -> dict[int, pa.Table]:
-    """The epochs that were written as a whole."""
-    done = sorted(out.glob("epoch=*/_SUCCESS"))
-    return {int(mark.parent.name.removeprefix("epoch=")): _table(mark.parent) for mark in done}
+    """The epochs that are written as a whole at this moment."""
+    folders = (mark.parent for mark in sorted(out.glob("epoch=*/_SUCCESS")))
+    tables = {int(folder.name.removeprefix("epoch=")): _table(folder) for folder in folders}
+    return {epoch: table for epoch, table in tables.items() if table is not None}
 
 
-def _table(epoch: Path) -> pa.Table:
-    return pa.concat_tables([pq.ParquetFile(part).read() for part in sorted(epoch.glob("*.parquet"))])
+def _table(epoch: Path) -> pa.Table | None:
+    """None for an epoch that its job is writing again: Spark removes the old files first."""
+    try:
+        parts = [pq.ParquetFile(part).read() for part in sorted(epoch.glob("*.parquet"))]
+    except FileNotFoundError:
+        return None
+    return pa.concat_tables(parts) if parts and (epoch / "_SUCCESS").exists() else None
 
 
 def column(out: Path, name: str = "row") -> list[Any]:
@@ -120,14 +139,27 @@ def column(out: Path, name: str = "row") -> list[Any]:
     return sorted(value for table in written(out).values() for value in table.column(name).to_pylist())
 
 
-def finished_s(out: Path, epoch: int) -> float:
-    return (out / f"epoch={epoch}" / "_SUCCESS").stat().st_mtime
+class Timed:
+    """A sink of files that notes when each epoch was written: on a busy machine that is later than the time of its files."""
 
+    def __init__(self, out: Path) -> None:
+        self._out, self._write = out, sinks.files(out)
+        self.reads_once = True
+        self._ended_s: dict[int, float] = {}
 
-def waited_s(out: Path) -> list[float]:
-    """From the arrival of each row to the end of its epoch."""
-    found: list[float] = []
-    for epoch, table in written(out).items():
-        nanos = pc.cast(pc.cast(table.column("arrived"), pa.timestamp("ns")), pa.int64()).to_pylist()
-        found += [finished_s(out, epoch) - at / 1e9 for at in nanos]
-    return found
+    def __call__(self, rows: DataFrame, epoch: int) -> None:
+        self._write(rows, epoch)
+        self._ended_s[epoch] = time.time()
+
+    def ended_s(self, epoch: int) -> float:
+        """When the epoch was written; never before its files were."""
+        assert self._ended_s[epoch] >= (self._out / f"epoch={epoch}" / "_SUCCESS").stat().st_mtime
+        return self._ended_s[epoch]
+
+    def waited_s(self) -> list[float]:
+        """From the arrival of each row to the end of its epoch."""
+        found: list[float] = []
+        for epoch, table in written(self._out).items():
+            nanos = pc.cast(pc.cast(table.column("arrived"), pa.timestamp("ns")), pa.int64()).to_pylist()
+            found += [self.ended_s(epoch) - at / 1e9 for at in nanos]
+        return found

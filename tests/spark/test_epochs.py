@@ -182,7 +182,7 @@ def test_operator_that_lets_nothing_pass_still_counts_what_came_in(
     job = topology()
     job.sink("out", sinks.files(out), job.transform("nothing", nothing, job.source("in", burst(400))))
     start(engine, job, read_limit=100)
-    until(lambda: put_in(engine) == 400, "the end of the load", within_s=60)
+    until(lambda: put_in(engine) == 400, "the end of the load", within_s=180)
     assert reading(engine).operators["nothing"].processed == {"in": 400}
     assert reading(engine).operators["out"].processed == {"nothing": 0}
     assert reading(engine).backlog == 0
@@ -381,11 +381,11 @@ def test_shorter_pace_ends_the_wait_under_way(engine: SparkEngine, until: Until)
     engine.submit(job)
     until(lambda: epochs(engine) == 1, "the first epoch")
     change(engine, pace_s=0.2)
-    until(lambda: epochs(engine) >= 4, "more epochs", within_s=30)
+    until(lambda: epochs(engine) >= 4, "more epochs", within_s=180)
 
 
 def test_no_epoch_reads_more_rows_than_the_limit(engine: SparkEngine, until: Until) -> None:
-    job, writer = noted("job", 2000)
+    job, writer = noted("job", 20_000)  # more than the limit within the shortest epoch
     start(engine, job, read_limit=250)
     until(lambda: len(writer.rows) >= 4, "four epochs")
     assert set(writer.rows[:4]) == {250}

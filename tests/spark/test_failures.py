@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,16 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from redis import Redis
+from redis.exceptions import RedisError
 
 from headgate.core.model import Snapshot
 from headgate.errors import EngineError, InputError
 from headgate.ports import JobPhase
-from headgate.spark import sinks, sources
+from headgate.spark import progress, sinks, sources
 from headgate.spark.engine import SparkEngine
+from headgate.spark.reasons import SOURCE_ENDED
 from headgate.spark.topology import Topology
 
 from .builders import ROWS, burst, column, copied, epochs, latencies_until, put_in, reading, same, start, topology
@@ -324,6 +330,115 @@ def test_sink_that_does_not_look_at_its_rows_does_not_hold_up_its_job(engine: Sp
     assert time.monotonic() - began_s < 15
 
 
+# -- outages
+
+
+def away_while(flag: Path, tries: list[float]) -> Callable[[DataFrame, int], None]:
+    """A writer whose store is away as long as there is a file."""
+
+    def write(rows: DataFrame, epoch: int) -> None:
+        if flag.exists():
+            tries.append(time.monotonic())
+            raise ConnectionRefusedError(111, "Connection refused")
+        rows.write.format("noop").mode("overwrite").save()
+
+    return write
+
+
+def test_outage_longer_than_all_retries_leaves_a_job_retrying_and_then_running(
+    engine: SparkEngine, tmp_path: Path, until: Until
+) -> None:
+    flag, tries = tmp_path / "away", list[float]()
+    flag.touch()
+    job = topology()
+    job.sink("store", away_while(flag, tries), job.source("in", burst(100)))
+    engine.submit(job)
+    until(lambda: len(tries) > SETTINGS.retries + 2, "more failures than retries")
+    assert phase(engine) in (JobPhase.RETRYING, JobPhase.RUNNING)
+    until(lambda: reason(engine), "the reason")
+    assert reason(engine) == 'operator "store": ConnectionRefusedError: [Errno 111] Connection refused'
+    flag.unlink()
+    until(lambda: phase(engine) is JobPhase.RUNNING and put_in(engine) == 100, "the end of the outage")
+    assert reason(engine) == ""
+
+
+class OwnRedis:
+    """A Redis that can be stopped and started again at the same address; it keeps nothing."""
+
+    def __init__(self) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = int(listener.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, until: Until) -> Redis:
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+        client = Redis(port=self.port)
+        until(lambda: _answers(client), "an answer of Redis", within_s=180)
+        return client
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def _answers(client: Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False
+
+
+@pytest.fixture
+def own_redis() -> Iterator[OwnRedis]:
+    redis = OwnRedis()
+    yield redis
+    redis.stop()
+
+
+def test_job_is_accepted_while_its_source_is_down_and_runs_when_it_is_up(
+    engine: SparkEngine, out: Path, own_redis: OwnRedis, until: Until
+) -> None:
+    job = topology()
+    job.sink(
+        "out", sinks.files(out), job.source("orders", sources.redis("orders", schema="id long", url=own_redis.url))
+    )
+    engine.submit(job)
+    assert phase(engine) is JobPhase.RETRYING
+    assert reason(engine).startswith(f'operator "orders": Redis at {own_redis.url} could not be used: ')
+    client = own_redis.start(until)
+    until(lambda: phase(engine) is JobPhase.RUNNING, "the start")
+    for number in range(10):
+        client.xadd("orders", {"id": number})
+    until(lambda: column(out, "id") == list(range(10)), "the rows")
+    own_redis.stop()
+    until(lambda: phase(engine) is JobPhase.RETRYING, "the outage")
+    assert reason(engine).startswith('operator "orders": ')
+
+
+def is_source_runner(process: psutil.Process) -> bool:
+    try:
+        return any("python_streaming_source_runner" in word for word in process.cmdline())
+    except psutil.Error:  # it has ended
+        return False
+
+
+def test_source_whose_process_is_killed_is_told_in_a_sentence_and_started_again(
+    engine: SparkEngine, out: Path, until: Until
+) -> None:
+    engine.submit(copied("job", out, 50))
+    until(lambda: epochs(engine) >= 1, "an epoch")
+    (reader,) = filter(is_source_runner, psutil.Process().children(recursive=True))
+    reader.kill()
+    until(lambda: phase(engine) is not JobPhase.RUNNING, "the failure")
+    assert reason(engine) == f'operator "in": {SOURCE_ENDED}'
+    until(lambda: phase(engine) is JobPhase.RUNNING and epochs(engine) >= 1, "the restart")
+    assert reason(engine) == ""
+
+
 # -- bad rows
 
 
@@ -384,6 +499,39 @@ def test_slow_epoch_of_one_job_does_not_hold_up_another(
     until(lambda: put_in(engine) == 100, "the end of the slow epoch")
 
 
+def test_slow_start_of_one_job_does_not_hold_up_the_restart_of_another(
+    engine: SparkEngine, out: Path, tmp_path: Path, until: Until
+) -> None:
+    failed, starting, release = tmp_path / "failed", tmp_path / "starting", tmp_path / "release"
+
+    def read(spark: Any) -> Any:
+        if failed.exists():
+            starting.touch()
+            while not release.exists():
+                time.sleep(0.02)
+        return spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+
+    def write(rows: DataFrame, epoch: int) -> None:
+        failed.touch()
+        raise ConnectionError("away")
+
+    flag, tries = tmp_path / "away", list[float]()
+    slow, other = topology("slow"), topology("other")
+    slow.sink("out", write, slow.source("in", read))
+    other.sink("store", away_while(flag, tries), other.source("in", sources.load(50)))
+    engine.submit(slow)
+    engine.submit(other)
+    try:
+        until(starting.exists, "the slow start")
+        flag.touch()
+        until(lambda: tries, "the failure of the other")
+        flag.unlink()
+        until(lambda: phase(engine, "other") is JobPhase.RUNNING and epochs(engine, "other") >= 1, "its restart")
+        assert phase(engine, "slow") is JobPhase.RETRYING
+    finally:
+        release.touch()
+
+
 def test_job_that_is_paused_while_it_is_started_again_stays_paused(
     engine: SparkEngine, out: Path, tmp_path: Path, until: Until
 ) -> None:
@@ -412,3 +560,16 @@ def test_job_that_is_paused_while_it_is_started_again_stays_paused(
     time.sleep(1.0)
     assert phase(engine) is JobPhase.PAUSED
     assert "job" not in {query.name for query in engine.spark.streams.active}
+
+
+# -- damaged files
+
+
+def test_torn_progress_is_rebuilt_and_counts_on(engine: SparkEngine, out: Path, until: Until) -> None:
+    start(engine, copied("job", out, burst(300)), read_limit=100)
+    until(lambda: put_in(engine) == 300, "the end of the load")
+    engine.pause("job")
+    (engine.place_of("job") / progress.FILE).write_bytes(b"")
+    engine.resume("job")
+    assert (phase(engine), reason(engine).partition(":")[0]) == (JobPhase.RUNNING, "progress.json was damaged")
+    assert (put_in(engine), reading(engine).backlog) == (300, 0)

@@ -9,16 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
 from headgate.core.hosts import Budget, HostPhase, HostType
 from headgate.core.provision import Terms
+from headgate.spark import security, session
 from headgate.spark.pool import LocalPool
 from tests.contract.pool_promises import phase_of
+from tests.spark.strangers import arguments_with, beyond_loopback
 
 from .conftest import Start
 from .processes import Run
+from .test_classes import maps_archive
 
 KIND = HostType("small", cores=1, memory_mb=512, price=1.0, btu_s=60)
 TERMS = Terms((KIND,), Budget(3))
@@ -31,7 +35,7 @@ from headgate.config import SparkSettings
 from headgate.spark import sinks, sources
 from headgate.spark.engine import open_engine
 
-place, master, extra = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+place, master, extra = Path(sys.argv[1]), sys.argv[2], json.loads(Path(sys.argv[3]).read_text())
 
 
 def slowly(batches):
@@ -108,6 +112,13 @@ def kill(pool: LocalPool, name: str) -> None:
     worker.kill()
 
 
+def java_of(pool: LocalPool) -> list[psutil.Process]:
+    """The master, and the worker and the executor of its only host."""
+    (master,), (worker,) = pool._masters(), *pool._workers().values()
+    (executor,) = worker.children()
+    return [master, worker, executor]
+
+
 def agree(pool: LocalPool) -> bool:
     """What is on file is what runs, each once."""
     running = {name: len(found) for name, found in pool._workers().items()}
@@ -117,10 +128,15 @@ def agree(pool: LocalPool) -> bool:
 @pytest.mark.slow
 def test_rows_are_exact_whoever_is_killed_while_hosts_come_and_go(pool: LocalPool, start: Start, tmp_path):
     pool.lease("a", KIND)
-    configured = pool.application(TERMS) | {"spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), pool.master_url, json.dumps(configured)]
+    configured = pool.application(TERMS)
+    configured["spark.executor.extraJavaOptions"] += " -XX:TieredStopAtLevel=1"
+    (tmp_path / "application.json").write_text(json.dumps(configured))
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), pool.master_url, str(tmp_path / "application.json")]
     application = Application(start(command))
     eventually(lambda: application.hosts == ["127.0.0.11"], "the job ran on the first host")
+    assert all(map(maps_archive, java_of(pool))) or not session.ARCHIVE.exists()
+    assert arguments_with(configured[security.SECRET]) == []
+    assert not beyond_loopback()
 
     pool.lease("b", KIND)
     (master,) = pool._masters()

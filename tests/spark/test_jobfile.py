@@ -12,7 +12,8 @@ import pytest
 from headgate.core.intents import Intent
 from headgate.core.model import JobAllocation
 from headgate.errors import JobFileError
-from headgate.spark.jobfile import JobRequest, build, read, request_from, wants_spark
+from headgate.spark.jobfile import JobRequest, read, request_from
+from headgate.spark.loading import load, wants_spark
 
 JOB = """
 from headgate import Intent, Topology
@@ -70,7 +71,7 @@ def request(path: Path, **changes) -> JobRequest:
 
 def test_job_file_is_one_job(orders):
     (only,) = read(orders).jobs
-    topology = build(only)
+    topology = load(only)
     assert (topology.name, topology.intent) == ("orders", Intent(latency=2, worth=100))
 
 
@@ -79,7 +80,7 @@ def test_cluster_file_lists_jobs_and_settings(orders, tmp_path):
     path.write_text(CLUSTER)
     cluster = read(path)
     assert cluster.settings == {"round_s": 5}
-    first, second = map(build, cluster.jobs)
+    first, second = map(load, cluster.jobs)
     assert (first.name, first.tenant, first.share) == ("orders", "shop", 2)
     assert first.intent == Intent(latency=1, juice=0.9, worth=35)
     assert first.allocation() == JobAllocation({"look-up": 4}, 0.5)
@@ -108,20 +109,20 @@ def test_file_is_found_from_anywhere(orders, tmp_path, monkeypatch):
 
 
 def test_parameters_reach_the_function(orders):
-    assert build(read(orders, {"latency": "9s", "rate": 3}).jobs[0]).intent == Intent(latency=9, worth=3)
+    assert load(read(orders, {"latency": "9s", "rate": 3}).jobs[0]).intent == Intent(latency=9, worth=3)
 
 
 def test_same_file_serves_several_jobs(orders):
-    first, second = build(request(orders, name="a")), build(request(orders, name="b"))
+    first, second = load(request(orders, name="a")), load(request(orders, name="b"))
     assert first.nodes["look-up"].function is not second.nodes["look-up"].function
     assert (first.name, second.name) == ("a", "b")
 
 
 def test_edit_is_seen_by_the_next_load_also_in_a_module_beside_it(orders, tmp_path):
-    before = build(request(orders)).nodes["look-up"].function
+    before = load(request(orders)).nodes["look-up"].function
     (tmp_path / "tiers.py").write_text(TIERS.replace("gold", "best"))
     orders.write_text(JOB.replace('"id": row', '"no": row'))
-    after = build(request(orders)).nodes["look-up"].function
+    after = load(request(orders)).nodes["look-up"].function
     assert before({"id": 9}) == {"id": 9, "tier": "gold"}
     assert after({"id": 9}) == {"no": 9, "tier": "best"}
 
@@ -131,7 +132,7 @@ def test_modules_of_the_same_name_in_two_directories_do_not_mix(orders, tmp_path
     other.mkdir()
     (other / "tiers.py").write_text(TIERS.replace("gold", "silver"))
     (other / "orders.py").write_text(JOB)
-    functions = [build(request(path)).nodes["look-up"].function for path in (orders, other / "orders.py", orders)]
+    functions = [load(request(path)).nodes["look-up"].function for path in (orders, other / "orders.py", orders)]
     assert [function({"id": 9})["tier"] for function in functions] == ["gold", "silver", "gold"]
 
 
@@ -139,7 +140,7 @@ def test_functions_travel_by_value_to_where_the_modules_are_not(orders, tmp_path
     from pyspark import cloudpickle
 
     pickled = tmp_path / "function.pickle"
-    pickled.write_bytes(cloudpickle.dumps(build(request(orders)).nodes["look-up"].function))
+    pickled.write_bytes(cloudpickle.dumps(load(request(orders)).nodes["look-up"].function))
     code = f"import pickle; print(pickle.load(open({str(pickled)!r}, 'rb'))({{'id': 9}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout == "{'id': 9, 'tier': 'gold'}\n"
@@ -148,21 +149,34 @@ def test_functions_travel_by_value_to_where_the_modules_are_not(orders, tmp_path
 def test_what_is_installed_below_the_directory_is_not_taken_for_a_part_of_the_job(orders, tmp_path, monkeypatch):
     import json
 
-    from headgate.spark import jobfile
-
     installed = tmp_path / "venv" / "installed_thing"
     installed.mkdir(parents=True)
     (installed / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(installed.parent))
     orders.write_text("import json, installed_thing\n" + JOB)
-    build(request(orders))
-    assert "tiers" in jobfile._siblings
-    assert "installed_thing" not in jobfile._siblings
+    load(request(orders))
+    assert "tiers" not in sys.modules
+    assert "installed_thing" in sys.modules
     assert sys.modules["json"] is json
 
 
+def test_modules_imported_while_the_topology_is_built_are_those_beside_the_file(orders, tmp_path):
+    """Also when another job has one of that name, and imported it first."""
+    job = JOB.replace("import tiers\n", "").replace(
+        "    return job", "    import tiers\n    job.tenant = tiers.WHO\n    return job"
+    )
+    places = [tmp_path / name for name in "ab"]
+    for place in places:
+        place.mkdir()
+        (place / "tiers.py").write_text(f"WHO = {place.name!r}")
+        (place / "orders.py").write_text(job)
+    path = list(sys.path)
+    assert [load(request(place / "orders.py")).tenant for place in (*places, places[0])] == ["a", "b", "a"]
+    assert (sys.path, "tiers" in sys.modules) == (path, False)
+
+
 def test_nothing_is_written_beside_the_job_file(orders, tmp_path):
-    build(request(orders))
+    load(request(orders))
     assert {path.name for path in tmp_path.iterdir()} == {"orders.py", "tiers.py"}
 
 
@@ -171,11 +185,11 @@ def test_column_expression_outside_of_a_function_waits_for_spark(orders):
         "def topology():\n    from pyspark.sql.udf import UserDefinedFunction\n    UserDefinedFunction(3, 4)\n"
     )
     with pytest.raises(JobFileError) as refusal:
-        build(request(orders))
+        load(request(orders))
     assert wants_spark(refusal.value)
     orders.write_text("def topology():\n    assert False\n")
     with pytest.raises(JobFileError) as refusal:
-        build(request(orders))
+        load(request(orders))
     assert not wants_spark(refusal.value)
 
 
@@ -203,7 +217,7 @@ def test_mistake_in_a_job_file_names_file_and_line(orders, old, new, sentence):
     assert old in JOB
     orders.write_text(JOB.replace(old, new))
     with pytest.raises(JobFileError) as refusal:
-        build(request(orders))
+        load(request(orders))
     assert sentence in str(refusal.value)
     assert str(refusal.value).startswith(str(orders))
 
@@ -211,14 +225,14 @@ def test_mistake_in_a_job_file_names_file_and_line(orders, old, new, sentence):
 def test_mistake_in_a_module_beside_it_names_that_module(orders, tmp_path):
     (tmp_path / "tiers.py").write_text("\n1 / 0\n")
     with pytest.raises(JobFileError, match=r"tiers.py: line 2: ZeroDivisionError"):
-        build(request(orders))
+        load(request(orders))
     (tmp_path / "tiers.py").write_text(TIERS)
-    assert build(request(orders)).name == "orders"
+    assert load(request(orders)).name == "orders"
 
 
 def test_unknown_parameter_is_named_with_the_closest(orders):
     with pytest.raises(JobFileError) as refusal:
-        build(request(orders, parameters={"rat": 1}))
+        load(request(orders, parameters={"rat": 1}))
     told = str(refusal.value)
     assert told == f'{orders}: topology() has no parameter "rat"; it has name, latency, rate. Did you mean "rate"?'
 
@@ -233,7 +247,7 @@ def test_unknown_parameter_is_named_with_the_closest(orders):
 )  # fmt: skip
 def test_lanes_that_cannot_be_are_refused(orders, lanes, sentence):
     with pytest.raises(JobFileError) as refusal:
-        build(request(orders, lanes=lanes))
+        load(request(orders, lanes=lanes))
     assert sentence in str(refusal.value)
 
 
@@ -241,7 +255,7 @@ def test_file_that_went_away_is_one_sentence(orders):
     asked = request(orders)
     orders.unlink()
     with pytest.raises(JobFileError, match=r"orders.py: cannot be read: No such file or directory"):
-        build(asked)
+        load(asked)
 
 
 # -- mistakes in a cluster file
@@ -260,6 +274,9 @@ def test_file_that_went_away_is_one_sentence(orders):
         ("latency = ", "latancy = ", 'job number 1: intent: there is no field "latancy"'),
         ('latency = "1s"', 'latency = "soon"', 'intent: latency is "soon"; it must be a duration'),
         ("share = 2", "share = 0", "share is 0; it must be a number of at least 1"),
+        ("share = 2", "share = 20", "share is 20; it must be a number of at least 1 and at most 10"),
+        ('"orders-again"', f'"{"a" * 300}"', "it has 300 characters, and at most 100 are allowed"),
+        ('"orders-again"', '"headgate-share-10-0"', 'names that begin with "headgate-" are reserved'),
         ("share = 2", "share = 2.5", "share is 2.5; it must be a whole number"),
         ("pace_s = 0.5", "pace_s = -1", "pace_s is -1; it must be a number of at least 0"),
         ("look-up = 4", "look-up = 0", "lanes of look-up is 0; it must be"),
@@ -305,3 +322,20 @@ def test_file_of_another_kind_is_one_sentence(tmp_path):
         read(tmp_path / "shop.toml")
     with pytest.raises(JobFileError, match=r"there is no file"):
         read(tmp_path / "shop.py")
+
+
+# -- files that are none
+
+
+@pytest.mark.parametrize("file", ["/etc/passwd", "/etc", "orders.txt", "", "orders.py\0"])
+def test_a_file_that_is_no_job_file_is_refused_without_a_look_at_it(file):
+    with pytest.raises(JobFileError, match=r'file is ".*"; a job file ends in \.py'):
+        request_from({"file": file})
+
+
+def test_what_stands_in_a_file_that_is_no_python_is_not_told(tmp_path):
+    (tmp_path / "secret.py").write_text("root:x:0:0:the secret of root:/root:/bin/bash\n")
+    with pytest.raises(JobFileError) as refusal:
+        load(request(tmp_path / "secret.py"))
+    assert "secret.py: line 1: " in str(refusal.value)
+    assert "the secret" not in str(refusal.value)

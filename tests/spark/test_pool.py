@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from headgate.core.hosts import HostPhase, HostType
 from headgate.spark.pool import LocalPool
 from tests.contract.pool_promises import PoolPromises, World, phase
+from tests.spark.strangers import heard_by_stranger, listening
 
 pytestmark = pytest.mark.slow
 
@@ -126,3 +129,46 @@ def test_master_that_is_killed_comes_back_and_its_workers_find_it(world, pool, h
     assert phase(world, "a") is HostPhase.READY
     assert [one.pid for one in workers(home)] == [worker.pid]
     assert master.pid not in [one.pid for one in processes_of(home)]
+
+
+def test_other_user_sees_nothing_on_the_pages_of_master_and_workers(world, pool, home):
+    pool.lease("a", KIND)
+    ready(pool, "a")
+    pages = [address for address in listening(processes_of(home)) if answers_http(address)]
+    assert {address for address, _ in pages} == {"127.0.0.1", "127.0.0.11"}
+    for address, port in pages:
+        for path in ("", "json/", "logPage/", "app/kill/", "workers/kill/"):
+            assert httpx.get(f"http://{address}:{port}/{path}").status_code == 403
+
+
+def answers_http(address: tuple[str, int]) -> bool:
+    try:
+        return bool(httpx.get("http://{}:{}/".format(*address), timeout=5).status_code)
+    except httpx.HTTPError:
+        return False
+
+
+def test_driver_without_the_secret_is_not_let_in(world, pool):
+    """An application that was started by another user, who cannot read the secret."""
+    body = b"hello"
+    request = struct.pack(">BqI", 3, 1, len(body)) + body  # an RpcRequest of Spark's network layer
+    port = int(pool.master_url.rsplit(":", 1)[1])
+    wait_until(lambda: pool._registered() is not None)
+    assert b"Unknown challenge message" in heard_by_stranger(port, struct.pack(">Q", len(request) + 8) + request, 60)
+
+
+def test_what_a_pool_keeps_on_file_is_for_its_user_only(world, pool, home):
+    pool.lease("a", KIND)
+    ready(pool, "a")
+    kept = [home / "spark.conf", home / "master.json", home / "master.log", home / "work" / "a" / "worker.log"]
+    assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+
+
+def test_logs_of_hosts_that_were_released_long_ago_go(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / "work" / name).mkdir(parents=True)
+    pool = LocalPool(tmp_path, released_logs=1)
+    try:
+        assert len(list((tmp_path / "work").iterdir())) == 1
+    finally:
+        pool.close()

@@ -10,8 +10,10 @@ import pytest
 from headgate import Intent
 from headgate.core.model import JobAllocation
 from headgate.errors import GraphError
-from headgate.spark import sources
+from headgate.spark import sinks, sources
 from headgate.spark.topology import Kind, Topology
+from headgate.state.library import Map, TopK, Value
+from headgate.state.operators import Batches, Changed, Events
 
 SCHEMA = "row long"
 
@@ -286,3 +288,110 @@ def test_refuses_an_intent_that_is_none() -> None:
 def test_refuses_a_pace_or_a_share_that_cannot_be(option: str, value: Any) -> None:
     with pytest.raises(GraphError, match=f'job "clicks": {option}'):
         new(**{option: value})
+
+
+# -- functions, before there is a row
+
+
+def two(first: Any, second: Any) -> Any:
+    return first
+
+
+UNFIT: Any = same
+"""Of one argument."""
+TWO: Any = two
+
+
+def count(key: Any, event: Any, state: Any, emit: Any) -> None:
+    state.seen.set(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (
+            lambda job: job.source("large", two),
+            "two(first: 'Any', second: 'Any') -> 'Any', which cannot be called with 1",
+        ),
+        (lambda job: job.transform("large", two, "in"), "cannot be called with 1 argument: in"),
+        (lambda job: job.transform("large", same, "in", "in"), "cannot be called with 2 arguments: in, in"),
+        (lambda job: job.batches("large", two, "in", schema=SCHEMA), "cannot be called with 1 argument: batches"),
+        (lambda job: job.events("large", lambda: None, "in", schema=SCHEMA), "cannot be called with 1 argument: row"),
+        (lambda job: job.sink("large", same, "in"), "cannot be called with 2 arguments: rows, epoch"),
+        (
+            lambda job: job.sink("large", sinks.discard, "in"),
+            "it is given sinks.discard itself; call it: sinks.discard(",
+        ),
+        (lambda job: job.sink("large", sinks.files, "in"), "it is given sinks.files itself; call it"),
+        (lambda job: job.source("large", sources.load), "it is given sources.load itself; call it"),
+    ],
+    ids=["source", "transform", "two inputs", "batches", "events", "sink", "discard", "files", "load"],
+)
+def test_refuses_a_function_that_cannot_be_called_as_it_would_be(build: Build, words: str) -> None:
+    refused(build, '"large"', words)
+
+
+@pytest.mark.parametrize("function", [max, lambda *rows: rows[0], print], ids=["built in", "any number", "print"])
+def test_takes_a_function_whose_arguments_fit_or_are_not_known(function: Any) -> None:
+    job = new()
+    job.transform("large", function, job.source("in", sources.load(10)))
+
+
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        (Events({"seen": Value(0)}, UNFIT), "on_event is same(rows: 'Any') -> 'Any', which cannot be called with 4"),
+        (Events({"seen": Value(0)}, count, on_timer=UNFIT), "on_timer is same"),
+        (Events({"seen": Value(0)}, count, on_timer=count), 'name the column of event times: time="at"'),
+        (Events({"seen": Value}, count), 'state field "seen" is the class Value; make one, such as Value(0)'),  # type: ignore[dict-item]
+        (Events({"seen": 0}, count), 'state field "seen" is 0; it must be a kind of headgate.state.library'),  # type: ignore[dict-item]
+        (Events({"flush": Map()}, count), 'a state field is named "flush"'),
+        (Events({"_seen": TopK(2)}, count), 'a state field is named "_seen"'),
+        (Events({}, count), "its state is {}; it must be a dict of fields"),
+        (Batches({"seen": "int64"}, TWO), "on_batch is two"),
+        (
+            Batches({"seen": "int32"}, lambda rows: Changed({})),
+            'state field "seen" is "int32"; allowed are int64, float64',
+        ),
+    ],
+)
+def test_refuses_a_processor_that_could_not_run(processor: Any, words: str) -> None:
+    refused(lambda job: job.keyed("large", processor, "in", key="row", schema=SCHEMA), '"large"', words)
+
+
+@pytest.mark.parametrize("pattern", ["fast", None, [1, 2], sources.Steady])
+def test_refuses_a_load_that_is_no_pattern(pattern: Any) -> None:
+    with pytest.raises(
+        GraphError, match=r"sources\.load is given .*; give it rows per second, such as 1000, or a pattern"
+    ):
+        sources.load(pattern)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a" * 300, "it has 300 characters"),
+        ("headgate-share-10-0", 'begin with "headgate-" are reserved'),
+        ("", "use letters"),
+    ],
+)
+def test_refuses_names_that_could_not_be_used(name: str, words: str) -> None:
+    with pytest.raises(GraphError, match=words):
+        new(name)
+    with pytest.raises(GraphError, match=words):
+        new(tenant=name)
+    refused(lambda job: job.transform(name, same, "in"), words)
+
+
+def test_refuses_a_share_beyond_the_range() -> None:
+    with pytest.raises(GraphError, match='job "clicks": share is 20; it must be a number of at least 1 and at most 10'):
+        new(share=20)
+
+
+def test_source_may_limit_its_lanes_unless_it_decides_about_them_itself() -> None:
+    job = Topology("job", Intent(latency="2s"))
+    rows = job.source("in", sources.load(10), max_lanes=3)
+    job.sink("out", sinks.discard(), rows)
+    assert job.graph().operators["in"].max_lanes == 3
+    with pytest.raises(GraphError, match="decides itself how many lanes"):
+        job.source("other", lambda spark: spark.readStream.format("rate").load(), max_lanes=3)

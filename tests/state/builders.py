@@ -19,7 +19,7 @@ from headgate.state.operators import KeyedOperator
 from headgate.state.stores import open_store
 
 NUMBERS = pa.int64()
-SETTINGS = StateSettings(lock_wait_s=0.2, chunk_items=4, merge_epochs=3)
+SETTINGS = StateSettings(lock_wait_s=0.2, chunk_items=4, merge_epochs=3, least_free_mb=0)
 
 
 def counting(key: pa.DataType = NUMBERS, name: str = "visits") -> KeyedOperator:
@@ -47,8 +47,6 @@ class Driver:
         self.epoch = 0
         self.reports: list[LaneReport] = []
         self.outputs: list[dict[str, Any]] = []
-        self.deltas: list[Any] = []
-        self.copies: tuple[str, ...] = ()
         self.style = "delta"
 
     def folder(self, host: str) -> str:
@@ -68,9 +66,7 @@ class Driver:
             self.life,
             self.folder(self.host_of_lane[lane]),
             str(self.place / "checkpoint"),
-            {"input": self.epoch},
             watermark_ms,
-            copies=self.copies,
             style=self.style,
             settings=SETTINGS,
         )
@@ -81,20 +77,22 @@ class Driver:
         routed = defaultdict(list)
         for index, slice_ in enumerate(slices_of(columns, self.life.slices).tolist()):
             routed[self.lane_of[slice_]].append(index)
-        self.reports, self.outputs, self.deltas = [], [], []
+        self.reports, self.outputs = [], []
         for lane in sorted(set(self.lane_of.values())):
             given = batch.take(pa.array(routed[lane], pa.int64()))
-            done: list[Any] = []
-            for output in run_lane(self.operator, self.task(lane, watermark_ms), [given], done.append):
+            for output in run_lane(self.operator, self.task(lane, watermark_ms), [given], self.reports.append):
                 self.outputs += output.to_pylist()
-            self.reports.append(done[0].report)
-            self.deltas.append(done[0])
         return [report.file for report in self.reports if report.file is not None]
 
     def epoch_of(self, batch: pa.RecordBatch, watermark_ms: int | None = None) -> None:
         """An epoch from beginning to end."""
         self.checkpoint.commit(self.epoch, self.run(batch, watermark_ms))
         self.epoch += 1
+
+    def start_at(self, epoch: int) -> None:
+        """Go on with this epoch, as a driver does that was started again."""
+        self.life = self.checkpoint.start_at(epoch)
+        self.epoch = epoch
 
     def origins(self) -> dict[str, int]:
         found: dict[str, int] = defaultdict(int)

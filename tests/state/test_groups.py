@@ -21,7 +21,7 @@ def counts(found, keys):
     """Rows by slice and key, as grouped."""
     users = decoded_keys(counting().schema, found.keys.keys).column("user").to_pylist()
     slices = [slice_ for slice_, low, high in found.keys.parts() for _ in range(high - low)]
-    sizes = found.sizes().tolist()
+    sizes = np.diff(np.append(found.starts, len(found.order))).tolist()
     assert sorted(found.order.tolist()) == list(range(len(keys)))
     return dict(zip(zip(slices, users, strict=True), sizes, strict=True)), len(users)
 

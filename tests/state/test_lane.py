@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import StateBusyError, StateError, StateSchemaError
@@ -22,6 +22,7 @@ from headgate.state.inspect import read_state
 from headgate.state.lane import run_lane
 from headgate.state.location import Location
 from headgate.state.operators import Batches, Changed, KeyedOperator
+from tests.examples import examples
 from tests.state.builders import Driver, counting, rows
 
 KEYS = {"numbers": pa.int64(), "texts": pa.string()}
@@ -155,7 +156,7 @@ def test_state_of_a_removed_operator_of_the_same_name_is_not_mistaken_for_ours(t
 
 
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text(), st.booleans()), min_size=1))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_slices_agree_with_sparks_xxhash64(values):
     def chained(number, text, flag):
         seed = xxhash.xxh64_intdigest(number.to_bytes(8, "little", signed=True), 42)
@@ -243,7 +244,7 @@ def test_a_location_may_be_any_arrow_filesystem(tmp_path):
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 200), st.integers(-5, 5)), max_size=300), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_any_epochs_give_what_a_dictionary_gives(tmp_path_factory, epochs):
     driver = Driver(tmp_path_factory.mktemp("any"), slices=3)
     for pairs in epochs:

@@ -28,6 +28,15 @@ from headgate.core.quantities import show_seconds
 
 
 @dataclass(frozen=True, slots=True)
+class Off:
+    """A policy that failed: what it did, until when it is not asked again, and how often in a row that was."""
+
+    text: str
+    until_s: float
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Care:
     """What is remembered of all jobs under care; the journal keeps it."""
 
@@ -37,8 +46,23 @@ class Care:
     """By job, the action whose effect is awaited."""
     since_s: Mapping[str, float] = field(default_factory=dict)
     """By job, from when on it is measured."""
-    off: Mapping[str, str] = field(default_factory=dict)
-    """Policies that were switched off, and why, in a sentence."""
+    off: Mapping[str, Off] = field(default_factory=dict)
+    """Policies that failed and are not asked for a while, or were not until lately."""
+
+    def is_off(self, policy: str, at_s: float) -> bool:
+        """Whether the policy is not to be asked now."""
+        return policy in self.off and at_s < self.off[policy].until_s
+
+    def switched_off(self, policy: str, text: str, at_s: float, settings: Settings) -> Care:
+        """The policy failed: it is not asked for a while, each time in a row for twice as long, within a limit."""
+        times = self.off[policy].times if policy in self.off else 0
+        pause_s = min(settings.policy_back_off_limit_s, settings.policy_back_off_s * 2.0 ** min(times, 30))
+        return dataclasses.replace(self, off={**self.off, policy: Off(text, at_s + pause_s, times + 1)})
+
+    def forgiving(self, at_s: float, settings: Settings) -> Care:
+        """Without failures of policies that have been fine for as long as the longest pause."""
+        kept = {name: off for name, off in self.off.items() if at_s - off.until_s < settings.policy_back_off_limit_s}
+        return self if len(kept) == len(self.off) else dataclasses.replace(self, off=kept)
 
     def forgetting(self, jobs: Mapping[str, object]) -> Care:
         """Without what concerns jobs that are gone."""

@@ -25,11 +25,6 @@ def above(values: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
     return tuple(place for place, value in enumerate(values) if value > _limit(_others(values, place), alike, cut))
 
 
-def below(values: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
-    """The positions whose value is too far below the others'; all values must be above 0."""
-    return above([1 / value for value in values], alike, cut) if all(value > 0 for value in values) else ()
-
-
 def ratio(values: Sequence[float], places: Sequence[int]) -> float:
     """How many times larger the values at these places are than the others, each by its mean; 1 if there is no telling."""
     chosen = [values[place] for place in places]

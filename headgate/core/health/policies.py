@@ -6,7 +6,7 @@ at a time. Any other only raises alerts, and all of them look at every job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from headgate.core.health.diagnosing import (
     SkewDiagnoser,
@@ -55,8 +55,8 @@ from headgate.core.health.sensing import (
     PendingDetector,
     RateSkewDetector,
 )
-from headgate.core.intents import THROUGHPUT
-from headgate.core.quantities import about, rows_s, shown
+from headgate.core.intents import THROUGHPUT, Intent
+from headgate.core.quantities import about, did_you_mean, rows_s, shown
 from headgate.errors import InputError, IntentError
 
 
@@ -115,9 +115,9 @@ class Provision(HealthPolicy):
         SpareLanesDiagnoser(),
     )
     resolvers: Mapping[str, Sequence[Resolver]] = {
-        TOO_FEW_LANES: (_UP, _MOVE, _REASSIGN),
+        TOO_FEW_LANES: (_UP, _REASSIGN),
         SLOW_LANES: (_MOVE, _UP, _REASSIGN),
-        SKEW: (_REASSIGN, _UP, _MOVE),
+        SKEW: (_REASSIGN, _UP),
         SPARE_LANES: (_DOWN,),
     }
 
@@ -201,6 +201,17 @@ def built_in(text: str) -> HealthPolicy | None:
     if name == THROUGHPUT:
         return Throughput(rows_s(target, "policy", IntentError))
     return None
+
+
+def check_policy(intent: Intent, own: Collection[str]) -> None:
+    """Refuse the name of a policy that is neither built in nor one of the user's `own`."""
+    if intent.policy is None or intent.policy in own or built_in(intent.policy) is not None:
+        return
+    allowed = (PROVISION, f"{THROUGHPUT}:RATE", *own)
+    raise IntentError(
+        f"policy is {shown(intent.policy)}; allowed are {', '.join(allowed)}, and those of [user_policies] in a cluster file."
+        f"{did_you_mean(intent.policy, (PROVISION, THROUGHPUT, *own))}"
+    )
 
 
 def user_policies_from(table: object, error: type[InputError]) -> dict[str, str]:

@@ -187,12 +187,20 @@ class PendingDetector:
 
 
 class RateSkewDetector:
-    """Lanes that are given more rows than their peers. Rows are counted, not estimated, so any scatter is real."""
+    """Lanes that are given more rows than their peers, and have more to do or more waiting because of it.
+
+    Rows are counted, not estimated, so any scatter is real. The second part leaves out lanes for which a few rows more make no
+    difference, because the fixed cost of an epoch takes most of their time.
+    """
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
+        alike = patient.settings.alike
         for operator in patient.view.allocation.lanes:
             rows = measured.values(ROWS, operator)
-            lanes = outliers.above(rows, patient.settings.alike, 0.0)
+            felt = {
+                lane for kind in (BUSY, PENDING) for lane in outliers.above(measured.values(kind, operator), alike, 0.0)
+            }
+            lanes = tuple(lane for lane in outliers.above(rows, alike, 0.0) if lane in felt)
             if lanes:
                 times = outliers.ratio(rows, lanes)
                 text = f"{_lanes(lanes)} of {operator} got {times:.2f} times as many rows as the others"

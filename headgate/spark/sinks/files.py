@@ -1,13 +1,28 @@
-"""Files, one directory per epoch: an epoch that is written again replaces what it wrote before."""
+"""Files, one directory per epoch: an epoch that is written again replaces what it wrote before.
+
+A file beside them says which jobs have written here, by their lives. A new job goes on after the last directory of the one before it,
+which from then on can write no more.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from headgate import files as disk
+from headgate.errors import EngineError
+from headgate.spark.writing import Start, Writing, writing_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+EPOCH = "epoch="
+WRITERS = "_headgate.json"
+"""Spark's readers leave out names that begin like this."""
+LOCAL = "file://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +35,73 @@ class Files:
     reads_once: bool = True
 
     def __call__(self, rows: DataFrame, epoch: int) -> None:
+        number = self._number(writing_of(rows), epoch)
         writer = rows.write.mode("overwrite").format(self.format).options(**self.options)
-        writer.save(f"{self.path}/epoch={epoch}")
+        writer.save(f"{self.path}/{EPOCH}{number}")
+        _make_durable(Path(self.path.removeprefix(LOCAL)) / f"{EPOCH}{number}")
+
+    def _number(self, writing: Writing, epoch: int) -> int:
+        """Directories elsewhere than on a disk of this machine go by the epochs of their job alone."""
+        path = self.path.removeprefix(LOCAL)
+        if "://" in path or not writing.start.life:
+            return epoch
+        return epoch + claimed(Path(path), writing, epoch).ahead
+
+
+def _make_durable(folder: Path) -> None:
+    """Spark does not force what it wrote to disk, and the epoch is not run again once it is committed. Elsewhere than on a local disk,
+    the storage sees to it."""
+    if not folder.is_dir():
+        return
+    for path in (*folder.rglob("*"), folder, folder.parent):
+        disk.sync(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A job that has written to a directory."""
+
+    start: Start
+    """The newest one that wrote."""
+    ahead: int
+    """What its epochs are counted on from."""
+
+
+def claimed(path: Path, writing: Writing, epoch: int) -> Writer:
+    """The writer that may write now, which this start must be of; older starts and older jobs are refused."""
+    writers = _writers(path)
+    known = next((one for one in writers if one.start.life == writing.start.life), None)
+    if known is not None and (known != writers[-1] or known.start.number > writing.start.number):
+        raise EngineError(_refusal(path, writing, known == writers[-1]))
+    if known is not None and known.start == writing.start:
+        return known
+    mine = Writer(writing.start, _ahead(path, writers, epoch)) if known is None else replace(known, start=writing.start)
+    disk.replace(path / WRITERS, msgspec.json.encode([*(one for one in writers if one is not known), mine]))
+    return mine
+
+
+def _ahead(path: Path, writers: list[Writer], epoch: int) -> int:
+    """After the directories of others; a job whose sink was moved to an empty directory goes on with its own numbers."""
+    taken = [int(name) for one in path.glob(f"{EPOCH}*") if (name := one.name.removeprefix(EPOCH)).isdecimal()]
+    return max(taken) + 1 - epoch if taken and (writers or epoch == 0) else 0
+
+
+def _refusal(path: Path, writing: Writing, same_job: bool) -> str:
+    if same_job:
+        return writing.too_late(f'"{path}"')
+    return f'"{path}" is written by another job, which was submitted later; give each job a directory of its own'
+
+
+def _writers(path: Path) -> list[Writer]:
+    try:
+        return msgspec.json.decode((path / WRITERS).read_bytes(), type=list[Writer])
+    except FileNotFoundError:
+        return []
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise EngineError(
+            f'"{path / WRITERS}" is damaged ({error}), and epochs could replace those of another job;'
+            " give the sink another directory"
+        ) from None
 
 
 def files(path: str | Path, format: str = "parquet", **options: Any) -> Files:

@@ -3,6 +3,8 @@
 The lanes put their rows of an epoch aside in Redis. The driver then has one script append them all and note the epoch, which
 happens as a whole or not at all. So it does not matter in how many lanes, or how often, an epoch was tried before. An epoch that
 Redis has already, but Spark has not, is worked off once more all the same: its rows are to be counted.
+
+Redis knows writers by the life of their job, and the newest start of each: from its first epoch on, an older start can write nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,7 +22,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.sources.redis import TYPES, URL, asking, check_url, connect
+from headgate.spark.connections import URL, asking, check_url, connect, failure, shown
+from headgate.spark.sources.redis import TYPES
+from headgate.spark.writing import Writing, writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,19 +32,51 @@ if TYPE_CHECKING:
 
 STAGED_S = 3600
 """How long rows are kept aside for an epoch that nobody commits or tries again."""
-QUERY_ID = "sql.streaming.queryId"
-"""Where Spark says which query an epoch belongs to; the same after a restart, another one for a new checkpoint."""
+FENCED_S = 7 * 24 * 3600
+"""How long hashes remember the newest start of a job that writes no more."""
 JSON_TYPES = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
 
-COMMIT = """
+FENCE = """
+local function known(value)
+    if value then
+        local start, epoch = string.match(value, '^(%d+):(-?%d+)$')
+        return tonumber(start), tonumber(epoch)
+    end
+    return 0, -1
+end
+"""
+"""The newest start that wrote, and its last epoch."""
+
+BEGIN = (
+    FENCE
+    + """
+local epochs, staged = unpack(KEYS)
+local writer, start = ARGV[1], tonumber(ARGV[2])
+local newest, written = known(redis.call('HGET', epochs, writer))
+if newest > start then
+    return 'late'
+end
+redis.call('HSET', epochs, writer, start .. ':' .. written)
+redis.call('UNLINK', staged)
+return 'now'
+"""
+)
+"""From here on, no older start can commit."""
+
+COMMIT = (
+    FENCE
+    + """
 local epochs, stream, staged = unpack(KEYS)
-local writer, epoch, width = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local written = tonumber(redis.call('HGET', epochs, writer) or -1)
+local writer, start, epoch, width = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local newest, written = known(redis.call('HGET', epochs, writer))
+if newest > start then
+    return 'late'
+end
 if written >= epoch then
     redis.call('UNLINK', staged)
     return 'before'
 end
-for number = 4 + width, #ARGV do
+for number = 5 + width, #ARGV do
     if redis.call('HEXISTS', staged, ARGV[number]) == 0 then
         return 'gone'
     end
@@ -59,7 +95,7 @@ local function append(block)
         for column = 1, width do
             local length = struct.unpack('<i4', block, lengths[column] + 4 * row)
             if length >= 0 then
-                entry[#entry + 1] = ARGV[3 + column]
+                entry[#entry + 1] = ARGV[4 + column]
                 entry[#entry + 1] = block:sub(texts[column], texts[column] + length - 1)
                 texts[column] = texts[column] + length
             end
@@ -71,13 +107,14 @@ local function append(block)
     end
 end
 
-for number = 4 + width, #ARGV do
+for number = 5 + width, #ARGV do
     append(redis.call('HGET', staged, ARGV[number]))
 end
-redis.call('HSET', epochs, writer, epoch)
+redis.call('HSET', epochs, writer, start .. ':' .. epoch)
 redis.call('UNLINK', staged)
 return 'now'
 """
+)
 """Looks whether all is there before it writes, as Redis takes nothing back. An entry needs a field, even if a row is all null."""
 
 
@@ -99,16 +136,23 @@ class RedisStream:
         check_url(self.url)
 
     def __call__(self, rows: DataFrame, epoch: int) -> None:
-        client, writer = connect(self.url), self.name or _query_of(rows)
+        writing = writing_of(rows)
+        writer = f"{writing.start.life}/{self.name or writing.sink}"
         epochs, staged = self._key("epochs"), self._key(f"staged:{writer}")
-        with asking(self.url):
-            client.unlink(staged)
-        put_aside = texts(rows).mapInArrow(partial(stage, self.url, staged), "block string").collect()
-        arguments = [writer, epoch, len(rows.columns), *rows.columns, *(block for (block,) in put_aside)]
-        with asking(self.url):
-            outcome = client.register_script(COMMIT)(keys=[epochs, self.stream, staged], args=arguments)
+        self._ask(writing, BEGIN, [epochs, staged], [writer, writing.start.number])
+        put_aside = texts(rows).mapInArrow(partial(stage, self.url, staged, writing), "block string").collect()
+        columns, blocks = rows.columns, [block for (block,) in put_aside]
+        arguments = [writer, writing.start.number, epoch, len(columns), *columns, *blocks]
+        outcome = self._ask(writing, COMMIT, [epochs, self.stream, staged], arguments)
         if outcome == b"gone":
             raise EngineError(f'the rows of epoch {epoch} for stream "{self.stream}" are gone from Redis; try it again')
+
+    def _ask(self, writing: Writing, script: str, keys: list[str], arguments: list[Any]) -> Any:
+        with asking(self.url):
+            outcome = connect(self.url, writing.patience).register_script(script)(keys=keys, args=arguments)
+        if outcome == b"late":
+            raise EngineError(writing.too_late(f'stream "{self.stream}" of Redis at {shown(self.url)}'))
+        return outcome
 
     def _key(self, what: str) -> str:
         """On the same node of a Redis cluster as the stream itself."""
@@ -120,18 +164,18 @@ def redis(stream: str, *, url: str = URL, name: str | None = None) -> RedisStrea
 
     `job.sink("alerts", sinks.redis("alerts"), large)`
 
-    `name` tells apart two sinks of one job that write to the same stream; else leave it out.
+    Redis notes the epochs of each sink operator by its name; with `name`, the operator can be renamed while its job goes on.
     """
     return RedisStream(stream, url, name)
 
 
-def stage(url: str, staged: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def stage(url: str, staged: str, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Puts the rows of one lane aside, under names that no other attempt has."""
     task = uuid4().hex
     for number, batch in enumerate(batches):
         block = f"{task}:{number}"
-        with asking(url):
-            pipeline = connect(url).pipeline()
+        with asking(url, writing.sink):
+            pipeline = connect(url, writing.patience).pipeline()
             pipeline.hset(staged, block, block_of(batch))
             pipeline.expire(staged, STAGED_S)
             pipeline.execute()
@@ -149,12 +193,22 @@ def block_of(batch: pa.RecordBatch) -> bytes:
     return b"".join(parts)
 
 
-def _query_of(rows: DataFrame) -> str:
-    """Outside of a streaming query there is one writer to a stream."""
-    return rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
-
-
 # -- hashes
+
+
+CLAIM = (
+    FENCE
+    + """
+local newest, newest_epoch = known(redis.call('GET', KEYS[1]))
+local start, epoch = tonumber(ARGV[1]), tonumber(ARGV[2])
+if newest > start or (newest == start and newest_epoch > epoch) then
+    return 'late'
+end
+redis.call('SET', KEYS[1], start .. ':' .. epoch, 'EX', ARGV[3])
+return 'now'
+"""
+)
+"""From here on, only lanes of this start and epoch can write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +227,28 @@ class RedisHashes:
         if self.key not in rows.columns:
             columns = ", ".join(rows.columns)
             raise GraphError(f'the key of the Redis hashes is "{self.key}", which is none of the columns: {columns}')
-        texts(rows).mapInArrow(partial(put, self, rows.columns), "rows long").collect()
+        writing = writing_of(rows)
+        # Outside of a job and a query nothing tells which call is newer: each is a writer of its own.
+        fence = f"headgate:{{{self.prefix}}}:writer:{writing.start.life or uuid4().hex}"
+        with asking(self.url):
+            claim = connect(self.url, writing.patience).register_script(CLAIM)
+            outcome = claim(keys=[fence], args=[writing.start.number, epoch, FENCED_S])
+        if outcome == b"late":
+            raise EngineError(self.too_late(writing))
+        claimed = Claim(writing, fence, f"{writing.start.number}:{epoch}".encode())
+        texts(rows).mapInArrow(partial(put, self, rows.columns, claimed), "rows long").collect()
+
+    def too_late(self, writing: Writing) -> str:
+        return writing.too_late(f'hashes "{self.prefix}" of Redis at {shown(self.url)}')
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What Redis must say of the newest writer when a lane writes."""
+
+    writing: Writing
+    key: str
+    value: bytes
 
 
 def redis_hashes(prefix: str, key: str, *, url: str = URL) -> RedisHashes:
@@ -186,15 +261,38 @@ def redis_hashes(prefix: str, key: str, *, url: str = URL) -> RedisHashes:
     return RedisHashes(prefix, key, url)
 
 
-def put(sink: RedisHashes, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes the rows of one lane in their order."""
+def put(
+    sink: RedisHashes, names: list[str], claim: Claim, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Writes the rows of one lane in their order, unless another start or epoch has begun to."""
     for batch in batches:
-        pipeline = connect(sink.url).pipeline(transaction=False)
-        for row in zip(*(raw_of(column).to_pylist() for column in batch.columns), strict=True):
-            _put_row(pipeline, sink, dict(zip(names, row, strict=True)))
-        with asking(sink.url):
-            pipeline.execute()
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*map(_values, batch.columns), strict=True)]
+        with asking(sink.url, claim.writing.sink):
+            while not _put_rows(sink, claim, rows):
+                pass
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+
+def _put_rows(sink: RedisHashes, claim: Claim, rows: list[dict[str, bytes | None]]) -> bool:
+    """One transaction with a look at the claim; False if the claim changed or the connection broke, and it must be looked at again."""
+    from redis.exceptions import WatchError
+
+    with connect(sink.url, claim.writing.patience).pipeline() as pipeline:
+        pipeline.watch(claim.key)  # type: ignore[no-untyped-call]  # the library declares no types for it
+        if pipeline.get(claim.key) != claim.value:
+            raise failure(sink.too_late(claim.writing), claim.writing.sink)
+        pipeline.multi()
+        for row in rows:
+            _put_row(pipeline, sink, row)
+        try:
+            pipeline.execute()
+        except WatchError:
+            return False
+    return True
+
+
+def _values(column: pa.Array) -> list[bytes | None]:
+    return list(raw_of(column).to_pylist())
 
 
 def _put_row(pipeline: Pipeline, sink: RedisHashes, row: dict[str, bytes | None]) -> None:

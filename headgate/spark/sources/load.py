@@ -22,6 +22,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from headgate import files
+from headgate.core.quantities import shown
+from headgate.errors import EngineError, GraphError
 from headgate.loads import Load, Steady
 from headgate.spark import levers
 
@@ -102,15 +105,27 @@ def load(pattern: Load | float) -> Generator:
 
     `sources.load(1000)`, `sources.load(sources.Steps([(0, 1000), ("1m", 3000)]))`
     """
-    return Generator(Steady(pattern) if isinstance(pattern, int | float) else pattern)
+    if isinstance(pattern, int | float):
+        return Generator(Steady(pattern))
+    if isinstance(pattern, type) or not callable(getattr(pattern, "rate_rows_s", None)):
+        raise GraphError(
+            f"sources.load is given {shown(pattern)}; give it rows per second, such as 1000, or a pattern,"
+            " such as sources.Steps([(0, 1000)])"
+        )
+    return Generator(pattern)
 
 
 def began_s(place: Path) -> float:
     """When the first row could have arrived: decided once per job, kept for good."""
     path = place / BEGAN
     if not path.exists():
-        levers.replace(path, repr(time.time()).encode())
-    return float(path.read_text())
+        files.replace(path, repr(time.time()).encode())
+    try:
+        return float(path.read_text())
+    except ValueError as error:
+        raise EngineError(
+            f'"{path}" is damaged ({error}), and it is not known when the load began; remove the job and submit it again'
+        ) from None
 
 
 class LoadSource(DataSource):

@@ -1,21 +1,18 @@
 """Redis Streams as a source: an entry is a row, and an epoch is a range of entry ids, which can be read again exactly.
 
-The ids are handed out by Redis in rising order, so that nothing can appear later within a range that has been read.
+The ids are handed out by Redis in rising order, so that nothing can appear later within a range that has been read. An offset also
+counts the entries that were added up to it: if fewer are there than were added since, some were lost, and the job fails or says so.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import pairwise
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -27,30 +24,34 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from headgate import files
+from headgate.core.quantities import choice
 from headgate.errors import EngineError, GraphError
 from headgate.spark import levers
+from headgate.spark.connections import URL, Patience, asking, check_url, connect, failure, shown
+from headgate.spark.sources.redis_entries import (
+    Entries,
+    Mark,
+    Range,
+    State,
+    first_mark,
+    look,
+    order,
+    pages,
+    present,
+    share_out,
+    survey,
+)
 
-if TYPE_CHECKING:
-    # Imported where it is used: every process of every job imports this module, and the library takes 0.14 s.
-    from redis import Redis
-
-URL = "redis://127.0.0.1:6379"
-FIRST = "0-0"
-"""Before every entry."""
-FILE = "redis.json"
+BEGUN = "redis-begun.json"
+"""Where the job began with each stream."""
+PLANNED = "redis.json"
+"""How far each stream was planned, and what was lost of it."""
+LATE = "lost"
+"""A folder with a file for each range in which a lane found fewer entries than were planned."""
+FAIL, SKIP = ON_LOSS = ("fail", "skip")
 ARRIVED, ENTRY, STREAM = OWN = ("arrived", "entry", "stream")
 """Columns beside those of the schema."""
-
-PAGE_ROWS = 2000
-"""Entries that a lane fetches at once, and puts into one Arrow batch."""
-WALK_ROWS = 5000
-"""Entries that Redis walks over before it serves others again; about 15 ms."""
-FINENESS = 64
-"""Lanes of a stream differ by about one row in so many."""
-
-READ_PATIENCE_S = 30.0
-LOOK_PATIENCE_S = 2.0
-RETRIES = 2
 
 TYPES = (
     T.StringType,
@@ -63,16 +64,6 @@ TYPES = (
     T.TimestampNTZType,
 )
 
-WALK = """
-local entries = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
-local marks, step = {}, tonumber(ARGV[4])
-for number = step, #entries, step do
-    marks[#marks + 1] = entries[number][1]
-end
-return {#entries, #entries > 0 and entries[#entries][1] or '', marks}
-"""
-"""Counts the entries of a range and names every so manieth, without sending what is in them."""
-
 
 # -- what its users see
 
@@ -81,12 +72,13 @@ return {#entries, #entries > 0 and entries[#entries][1] or '', marks}
 class RedisStreams:
     """The entries of one or several Redis Streams, from their first one on.
 
-    An epoch that is read again has the same rows as long as the streams are not trimmed beyond it.
+    An epoch that is read again has the same rows, or fails, as entries of it are gone.
     """
 
     streams: tuple[str, ...]
     schema: str
     url: str = field(default=URL, repr=False)
+    on_loss: str = FAIL
     arrival: str | None = field(default=ARRIVED, init=False)
     elastic: bool = field(default=True, init=False)
 
@@ -95,47 +87,58 @@ class RedisStreams:
             raise GraphError(f'a Redis source reads {self.streams!r}; name its streams, such as redis("orders", ...)')
         if len(set(self.streams)) < len(self.streams):
             raise GraphError(f"a Redis source reads {', '.join(self.streams)}; name each stream once")
+        choice(self.on_loss, "on_loss of a Redis source", ON_LOSS, GraphError)
         check_url(self.url)
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:
         columns = columns_of(self.schema)
         with asking(self.url):
-            self._remember_base(place)
+            self._remember_beginning(place)
         spark.dataSource.register(RedisDataSource)
         reader = spark.readStream.format(RedisDataSource.name()).schema(columns)
-        reader = reader.options(streams=json.dumps(self.streams), url=self.url, place=str(place.absolute()))
-        return reader.load()
+        place = place.absolute()
+        return reader.options(
+            streams=json.dumps(self.streams), url=self.url, place=str(place), operator=place.name, on_loss=self.on_loss
+        ).load()
 
     def arrived(self, place: Path) -> float | None:
-        from redis.exceptions import RedisError
-
-        try:
-            base = _base(place)
-            states = look(connect(self.url, LOOK_PATIENCE_S), self.streams)
-        except RedisError:
+        marks = marks_in(place, BEGUN) | marks_in(place)
+        with asking(self.url):
+            states = look(connect(self.url, patience_in(place).for_a_look()), self.streams)
+        if not marks.keys() >= states.keys():
             return None
-        if base is None:
-            return None
-        return float(sum(max(0, state.added - base.get(stream, 0)) for stream, state in states.items()))
+        counted = (marks[stream].rows + _added_since(marks[stream], state) for stream, state in states.items())
+        return float(sum(counted) - sum(late_losses(place).values()))
 
-    def _remember_base(self, place: Path) -> None:
-        """What had been added, and removed again, before the job could read it."""
-        base = _base(place) or {}
-        states = look(connect(self.url), self.streams)
-        new = {stream: state.added - state.length for stream, state in states.items() if stream not in base}
+    def losses(self, place: Path) -> str:
+        """What was lost so far, in a sentence; empty if nothing was."""
+        late = late_losses(place)
+        found = {
+            stream: _told(mark.lost + late.get(_folder(stream), 0), mark.gaps)
+            for stream, mark in marks_in(place).items()
+        }
+        told = [f'stream "{stream}": {what}' for stream, what in found.items() if what]
+        return f"Redis at {shown(self.url)}: {'; '.join(told)}" if told else ""
+
+    def _remember_beginning(self, place: Path) -> None:
+        """Streams that the job has not read yet begin with what is there now."""
+        begun = marks_in(place, BEGUN)
+        states = look(connect(self.url, patience_in(place)), self.streams)
+        new = {stream: first_mark(state) for stream, state in states.items() if stream not in begun}
         if new:
-            levers.replace(place / FILE, msgspec.json.encode(base | new))
+            remember(place, begun | new, BEGUN)
 
 
-def redis(*streams: str, schema: str, url: str = URL) -> RedisStreams:
+def redis(*streams: str, schema: str, url: str = URL, on_loss: str = FAIL) -> RedisStreams:
     """Reads Redis Streams; the fields of their entries become the columns of `schema`, null where missing or not of the type.
 
-    Three columns are added: `arrived` (the time in the entry's id), `entry` (the id) and `stream`.
+    Three columns are added: `arrived` (the time in the entry's id), `entry` (the id) and `stream`. If entries were removed before
+    they were read, or a stream was deleted and made again, the job fails, or goes on and counts them with `on_loss="skip"`.
 
     >>> redis("orders", schema="id long, user string, amount double").arrival
     'arrived'
     """
-    return RedisStreams(streams, schema, url)
+    return RedisStreams(streams, schema, url, on_loss)
 
 
 def columns_of(schema: str) -> T.StructType:
@@ -161,148 +164,67 @@ def _check_column(column: T.StructField) -> None:
         raise GraphError(f'column "{column.name}" is {kind}; read it as a string, and take it apart in a transform')
 
 
-def _base(place: Path) -> dict[str, int] | None:
+# -- what is remembered
+
+
+def marks_in(place: Path, file: str = PLANNED) -> dict[str, Mark]:
+    """Marks by stream; none if there is no such file yet."""
     try:
-        return msgspec.json.decode((place / FILE).read_bytes(), type=dict[str, int])
+        return msgspec.json.decode((place / file).read_bytes(), type=dict[str, Mark])
     except FileNotFoundError:
-        return None
+        return {}
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        if file == PLANNED:  # the next plan writes it again
+            return {}
+        raise EngineError(
+            f'"{place / file}" is damaged ({error}), and it is not known where the job began to read;'
+            " remove the job and submit it again"
+        ) from None
 
 
-# -- Redis
+def remember(place: Path, marks: Mapping[str, Mark], file: str = PLANNED) -> None:
+    """What was planned is for whoever asks what has arrived and what was lost: epochs go by the offsets that Spark keeps."""
+    files.replace(place / file, msgspec.json.encode(marks), durable=False)
 
 
-@cache
-def connect(url: str, patience_s: float = READ_PATIENCE_S) -> Redis:
-    """One client for each process; it connects when it is first used, and again when it has to."""
-    from redis import Redis
-    from redis.backoff import ExponentialBackoff
-    from redis.retry import Retry
-
-    retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
-    client: Redis = Redis.from_url(url, socket_timeout=patience_s, socket_connect_timeout=patience_s, retry=retry)
-    return client
+def remember_late_loss(place: Path, part: Range, lost: int, noticed_by: str) -> None:
+    """The same range again replaces what was said of it."""
+    path = place / LATE / _folder(part.stream) / f"{part.after}@{part.last}@{noticed_by}"
+    files.replace(path, str(lost).encode(), durable=False)
 
 
-@contextmanager
-def asking(url: str) -> Iterator[None]:
-    """What goes wrong with Redis is told in one sentence."""
-    from redis.exceptions import RedisError
-
-    try:
-        yield
-    except RedisError as error:
-        raise EngineError(f"Redis at {shown(url)} could not be used: {str(error).rstrip('.')}") from error
+def patience_in(place: Path) -> Patience:
+    """As the settings of the service say."""
+    return levers.read(place).patience
 
 
-def shown(url: str) -> str:
-    """An address without user, password and options.
-
-    >>> shown("redis://me:secret@cache:6379/0?password=secret")
-    'redis://cache:6379/0'
-    """
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def check_url(url: str) -> None:
-    """Refuses what cannot be the address of a Redis."""
-    if not isinstance(url, str) or re.match(r"(redis|rediss|unix)://", url) is None:
-        raise GraphError("the url of a Redis does not start with redis://, rediss:// or unix://")
+def late_losses(place: Path) -> dict[str, int]:
+    """Entries that lanes did not find any more, by the folder of their stream."""
+    found: dict[str, int] = {}
+    for path in place.glob(f"{LATE}/*/*"):
+        # One that a power cut left empty, or that is forgotten at this moment, counts for nothing.
+        with suppress(FileNotFoundError, ValueError):
+            if not path.name.endswith(files.PART):
+                found[path.parent.name] = found.get(path.parent.name, 0) + int(path.read_text())
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """A stream as it is now."""
-
-    last: str = FIRST
-    length: int = 0
-    added: int = 0
-    """Entries ever added to it; those that were removed again too."""
+def _folder(stream: str) -> str:
+    """A name of any stream that is a name of a folder too."""
+    return sha256(stream.encode()).hexdigest()[:16]
 
 
-def look(client: Redis, streams: Sequence[str]) -> dict[str, State]:
-    """All streams in one round trip; one that does not exist is empty."""
-    pipeline = client.pipeline(transaction=False)
-    for stream in streams:
-        pipeline.xinfo_stream(stream)
-    return dict(zip(streams, map(_state, pipeline.execute(raise_on_error=False)), strict=True))
+def _added_since(mark: Mark, state: State) -> int:
+    return state.added - mark.added if state.added >= mark.added else state.added
 
 
-def _state(reply: Any) -> State:
-    from redis.exceptions import ResponseError
-
-    if isinstance(reply, ResponseError) and "no such key" in str(reply).lower():
-        return State()
-    if isinstance(reply, Exception):
-        raise reply
-    return State(reply["last-generated-id"].decode(), reply["length"], reply["entries-added"])
-
-
-# -- ranges of entries
-
-
-def order(entry: str) -> tuple[int, int]:
-    """Entry ids compare by their numbers.
-
-    >>> order("9-10") < order("10-2") < order("10-11")
-    True
-    """
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number)
-
-
-@dataclass(frozen=True)
-class Range(InputPartition):
-    """Entries of one stream: those after one id, up to and with another."""
-
-    stream: str
-    after: str
-    last: str
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """How many entries a range has, and where some of them are."""
-
-    rows: int
-    last: str
-    ranks: list[int]
-    marks: list[str]
-
-    def split(self, part: Range, lanes: int) -> list[Range]:
-        """Ranges with about the same number of entries, which together are the whole, each entry in one of them."""
-        ranks = (bisect_left(self.ranks, self.rows * lane / lanes) for lane in range(1, lanes))
-        inner = {self.marks[rank]: None for rank in ranks if rank < len(self.marks) and self.ranks[rank] < self.rows}
-        return [Range(part.stream, after, last) for after, last in pairwise((part.after, *inner, part.last))]
-
-
-def survey(client: Redis, part: Range, limit: int | None = None) -> Survey:
-    """Walks over a range, or over its first entries, in steps that grow, so that its marks stay few."""
-    walk = client.register_script(WALK)
-    rows, last, ranks, marks = 0, part.after, list[int](), list[str]()
-    while limit is None or rows < limit:
-        count = WALK_ROWS if limit is None else min(WALK_ROWS, limit - rows)
-        step = min(count, 1 + rows // FINENESS)
-        found, end, named = walk(keys=[part.stream], args=[f"({last}", part.last, count, step])
-        ranks.extend(rows + step * number for number in range(1, len(named) + 1))
-        marks.extend(entry.decode() for entry in named)
-        rows, last = rows + found, end.decode() or last
-        if found < count:
-            break
-    return Survey(rows, last, ranks, marks)
-
-
-def share_out(rows: Sequence[int], lanes: int) -> list[int]:
-    """At least one lane each; the others go where a lane has most to read.
-
-    >>> share_out([600, 200, 0], 5)
-    [3, 1, 1]
-    """
-    shares = [1] * len(rows)
-    for _ in range(lanes - len(rows)):
-        fullest = max(range(len(rows)), key=lambda index: rows[index] / shares[index])
-        shares[fullest] += 1
-    return shares
+def _told(lost: int, gaps: int) -> str:
+    parts = []
+    if lost:
+        parts.append(f"{lost:,} {'entry was' if lost == 1 else 'entries were'} removed unread")
+    if gaps:
+        parts.append("it was deleted, or its ids went back" + ("" if gaps == 1 else f", {gaps} times"))
+    return " and ".join(parts)
 
 
 # -- what Spark sees
@@ -323,9 +245,28 @@ class RedisDataSource(DataSource):
 class News:
     """A stream that has more than was read of it."""
 
-    part: Range
-    rows: int
-    """How many entries at most."""
+    stream: str
+    begin: Mark
+    end: Mark
+
+    @property
+    def rows(self) -> int:
+        """How many entries."""
+        return self.end.rows - self.begin.rows
+
+    def range(self) -> Range:
+        """Where they are."""
+        after = self.end.after if self.end.after is not None else self.begin.id
+        return Range(self.stream, after, self.end.id, self.rows)
+
+    def cut(self, rows: int, last: str) -> News:
+        """The first ones only."""
+        begin = self.begin
+        return replace(self, end=replace(self.end, id=last, added=begin.added + rows, rows=begin.rows + rows))
+
+
+Offset = dict[str, Any]
+"""A mark for each stream, as Spark keeps it."""
 
 
 class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -335,103 +276,135 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.streams: list[str] = json.loads(options["streams"])
         self.url = options["url"]
         self.place = Path(options["place"])
+        self.operator = options["operator"]
+        self.skips = options["on_loss"] == SKIP
         self.schema = schema
-        self.horizon: dict[str, str] = {}
+        self.horizon: dict[str, State] = {}
         """Where `availableNow` ends."""
-        self.read_up: dict[str, State] = {}
-        """Each stream as it was when all of it had been read."""
+        self.seen: dict[str, State] = {}
+        """Each stream as it was when it was last looked at."""
 
     # -- in the driver
 
-    def initialOffset(self) -> dict[str, str]:
-        return dict.fromkeys(self.streams, FIRST)
+    def initialOffset(self) -> Offset:
+        return self._offset({stream: self._mark({}, stream) for stream in self.streams})
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with asking(self.url):
-            self.horizon = {stream: state.last for stream, state in look(connect(self.url), self.streams).items()}
+        with asking(self.url, self.operator):
+            self.horizon = look(self._client(), self.streams)
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """As far as the levers allow; they and not `limit` say how much an epoch reads."""
-        with asking(self.url):
-            states = look(connect(self.url), self.streams)
-            ends = {stream: start.get(stream, FIRST) for stream in self.streams}
-            ends |= self._ends(self._news(ends, states))
-        self.read_up |= {stream: states[stream] for stream, end in ends.items() if end == states[stream].last}
-        return ends
+        before = {stream: self._mark(start, stream) for stream in self.streams}
+        with asking(self.url, self.operator):
+            ends = before | {new.stream: new.end for new in self._within_limit(self._news(before))}
+        if ends == before:
+            return start
+        remember(self.place, marks_in(self.place) | ends)
+        return self._offset(ends)
 
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One range for each stream with new entries; more, where there are more lanes than that."""
-        parts = [Range(stream, start.get(stream, FIRST), last) for stream, last in end.items()]
-        parts = [part for part in parts if order(part.after) < order(part.last)]
+        news = [News(stream, self._mark(start, stream), self._mark(end, stream)) for stream in end]
+        parts = [new.range() for new in news if new.rows > 0]
+        self._forget_late_losses(parts)
         lanes = levers.read(self.place).lanes
         if not parts or lanes <= len(parts):
             return parts
-        with asking(self.url):
-            surveys = [survey(connect(self.url), part) for part in parts]
+        with asking(self.url, self.operator):
+            surveys = [survey(self._client(), part) for part in parts]
+        for part, found in zip(parts, surveys, strict=True):
+            self._check_read(part, found.rows, "plan")
         shares = share_out([found.rows for found in surveys], lanes)
         split = (found.split(part, share) for found, part, share in zip(surveys, parts, shares, strict=True))
         return [part for ranges in split for part in ranges]
 
-    def _news(self, starts: dict[str, str], states: dict[str, State]) -> list[News]:
-        lasts = {
-            stream: min(state.last, self.horizon.get(stream, state.last), key=order) for stream, state in states.items()
-        }
-        parts = [Range(stream, start, lasts[stream]) for stream, start in starts.items()]
-        return [
-            News(part, self._most_rows(part, states[part.stream]))
-            for part in parts
-            if order(part.after) < order(part.last)
-        ]
+    def _client(self) -> Any:
+        return connect(self.url, patience_in(self.place))
 
-    def _most_rows(self, part: Range, state: State) -> int:
-        before = self.read_up.get(part.stream)
-        if before is None or before.last != part.after or before.added > state.added:
-            return state.length
-        return min(state.length, state.added - before.added)
+    def _mark(self, offset: Offset, stream: str) -> Mark:
+        """A stream that was added to the job since begins where it was when the job was started with it."""
+        if stream in offset:
+            try:
+                return msgspec.convert(offset[stream], Mark)
+            except msgspec.ValidationError:
+                told = f'the checkpoint has the offset {offset[stream]!r} of stream "{stream}", which an earlier version wrote'
+                raise failure(f"{told}; remove the job and submit it again", self.operator) from None
+        return marks_in(self.place, BEGUN).get(stream, Mark())
 
-    def _ends(self, news: list[News]) -> dict[str, str]:
+    def _offset(self, marks: Mapping[str, Mark]) -> Offset:
+        return {stream: msgspec.to_builtins(mark) for stream, mark in marks.items()}
+
+    def _news(self, before: Mapping[str, Mark]) -> list[News]:
+        """Streams with entries after these marks, or with some that are missing there."""
+        states = look(self._client(), self.streams)
+        found = [self._new(stream, mark, states[stream]) for stream, mark in before.items()]
+        self.seen = states
+        return [new for new in found if new.end != before[new.stream]]
+
+    def _new(self, stream: str, mark: Mark, state: State) -> News:
+        begin = present(self._client(), stream, mark, state, self.seen.get(stream, State()))
+        lost, gaps = begin.lost - mark.lost, begin.gaps - mark.gaps
+        if (lost or gaps) and not self.skips:
+            raise self._loss(stream, _told(lost, gaps))
+        horizon = self.horizon.get(stream, state)
+        if gaps or order(horizon.last) > order(state.last) or horizon.added < begin.added:
+            horizon = state
+        rows = horizon.added - begin.added
+        if not rows and not lost and not gaps:
+            return News(stream, mark, mark)
+        return News(stream, begin, replace(begin, id=horizon.last, added=horizon.added, rows=begin.rows + rows))
+
+    def _loss(self, stream: str, what: str) -> Exception:
+        return failure(
+            f'stream "{stream}" of Redis at {shown(self.url)}: {what}; set on_loss="skip" to go on with what is left',
+            self.operator,
+        )
+
+    def _within_limit(self, news: list[News]) -> list[News]:
+        """Those with least to read go first, so that what they leave of their share goes to the others."""
         room = levers.read(self.place).read_limit
         if room is None or sum(new.rows for new in news) <= room:
-            return {new.part.stream: new.part.last for new in news}
-        return self._ends_within(news, room)
-
-    def _ends_within(self, news: list[News], room: int) -> dict[str, str]:
-        """Those with least to read go first, so that what they leave of their share goes to the others."""
-        ends = {}
+            return news
+        cut = []
         for others, new in enumerate(sorted(news, key=lambda new: new.rows)):
-            share = room // (len(news) - others)
-            found = self._first(new, share)
-            ends[new.part.stream] = found.last
-            room -= found.rows
-        return ends
+            cut.append(self._first(new, room // (len(news) - others)))
+            room -= cut[-1].rows
+        return cut
 
-    def _first(self, new: News, rows: int) -> Survey:
+    def _first(self, new: News, rows: int) -> News:
         if new.rows <= rows:
-            return Survey(new.rows, new.part.last, [], [])
-        found = survey(connect(self.url), new.part, rows)
-        return found if found.rows == rows else Survey(found.rows, new.part.last, [], [])
+            return new
+        found = survey(self._client(), new.range(), rows)
+        return new.cut(found.rows, found.last if found.rows == rows else new.end.id)
+
+    def _check_read(self, part: Range, rows: int, noticed_by: str) -> None:
+        """Entries of a range may be gone since it was planned."""
+        lost = 0 if part.rows is None else part.rows - rows
+        if lost and not self.skips:
+            raise self._loss(part.stream, _told(lost, 0) if lost > 0 else _told(0, 1))
+        if lost > 0:
+            remember_late_loss(self.place, part, lost, noticed_by)
+
+    def _forget_late_losses(self, parts: Sequence[Range]) -> None:
+        """An epoch that is read again counts again."""
+        for part in parts:
+            for path in (self.place / LATE / _folder(part.stream)).glob("*"):
+                after, last, _ = path.name.split("@")
+                if order(part.after) <= order(after) and order(last) <= order(part.last):
+                    path.unlink(missing_ok=True)
 
     # -- in a lane
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        with asking(self.url):
-            for entries in pages(connect(self.url), partition):
+        rows = 0
+        with asking(self.url, self.operator):
+            for entries in pages(self._client(), partition):
+                rows += len(entries)
                 yield batch_of(partition.stream, entries, schema)
-
-
-Entries = list[tuple[bytes, dict[bytes, bytes]]]
-
-
-def pages(client: Redis, part: Range) -> Iterator[Entries]:
-    """The entries of a range, some at a time."""
-    after = part.after
-    while entries := cast(Entries, client.xrange(part.stream, f"({after}", part.last, PAGE_ROWS)):
-        yield entries
-        after = entries[-1][0].decode()
-        if len(entries) < PAGE_ROWS:
-            return
+        self._check_read(partition, rows, "lane")
 
 
 def batch_of(stream: str, entries: Entries, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,0 +1,148 @@
+"""What goes wrong under chaos: each fault is one entry of a table, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import psutil
+
+from headgate.bench.chaos.service import Role, Service
+from headgate.bench.chaos.store import Disk, RedisServer
+
+FREEZE_S = 20.0
+REDIS_S, FULL_S, PAUSE_S = (3.0, 10.0), (5.0, 12.0), (1.0, 5.0)
+"""Shortest and longest time that each of them lasts."""
+LATENCIES = ("300ms", "800ms", "2s", "6s", "15s")
+LEVERS = ({"read_limit": 200}, {"read_limit": 5000}, {"share": 1}, {"share": 3})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that can go wrong."""
+
+    service: Service
+    redis: RedisServer
+    disk: Disk
+    random: random.Random
+
+    def between(self, limits: tuple[float, float]) -> float:
+        """A time in between."""
+        return self.random.uniform(*limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that happened; what lasts is ended by whoever injected it, and is not over before `end` says so."""
+
+    what: str
+    lasts_s: float = 0.0
+    end: Callable[[], bool] = field(default=lambda: True)
+
+
+Fault = Callable[[Scene], Injected | None]
+"""None if there is nothing at the moment that it could happen to."""
+
+
+def kill(role: Role) -> Fault:
+    """`kill -9` of one process in that role."""
+
+    def inject(scene: Scene) -> Injected | None:
+        process = _one(scene, role)
+        return Injected(f"kill -9 of a {role.value}") if process is not None and _done(process.kill) else None
+
+    return inject
+
+
+def freeze(scene: Scene) -> Injected | None:
+    """SIGSTOP of one process in any role: it is there, but does not answer."""
+    role = scene.random.choice(list(Role))
+    process = _one(scene, role)
+    if process is None or not _done(process.suspend):
+        return None
+    return Injected(f"SIGSTOP of a {role.value}", FREEZE_S, lambda: _done(process.resume) or True)
+
+
+def stop_redis(scene: Scene) -> Injected:
+    """Redis is away, and comes back with its data."""
+
+    def start() -> bool:
+        scene.redis.start()
+        return True
+
+    scene.redis.stop()
+    return Injected("Redis stopped", scene.between(REDIS_S), start)
+
+
+def fill_disk(scene: Scene) -> Injected | None:
+    """No block is left on the file system of home and output."""
+    if scene.disk.refusal:
+        return None
+
+    def free() -> bool:
+        scene.disk.free()
+        return True
+
+    scene.disk.fill()
+    return Injected("disk full", scene.between(FULL_S), free)
+
+
+def pause(scene: Scene) -> Injected | None:
+    """The job is paused, and resumed later; a request that got no answer may have been heard."""
+    if scene.service.status() is None:
+        return None
+    scene.service.change("POST", "/pause")
+    return Injected("pause", scene.between(PAUSE_S), lambda: scene.service.change("POST", "/resume"))
+
+
+def change_intent(scene: Scene) -> Injected | None:
+    """Another latency: the control loop gives the job other lanes and another pace."""
+    latency = scene.random.choice(LATENCIES)
+    done = scene.service.change("PATCH", "", {"intent": {"latency": latency}})
+    return Injected(f"intent {latency}") if done else None
+
+
+def change_levers(scene: Scene) -> Injected | None:
+    """Another read limit or share."""
+    lever = scene.random.choice(LEVERS)
+    return Injected(f"{lever}") if scene.service.change("PATCH", "", lever) else None
+
+
+FAULTS: tuple[tuple[Fault, int], ...] = (
+    (kill(Role.DRIVER), 1),
+    (kill(Role.JVM), 1),
+    (kill(Role.LANE), 3),
+    (kill(Role.EXECUTOR), 2),
+    (kill(Role.WORKER), 1),
+    (kill(Role.MASTER), 1),
+    (freeze, 1),
+    (stop_redis, 1),
+    (fill_disk, 1),
+    (pause, 2),
+    (change_intent, 3),
+    (change_levers, 2),
+)
+"""Faults, and how often each comes in a turn: those that cost a restart of Spark are the rarest."""
+
+
+def drawn(seed: int) -> Iterator[Fault]:
+    """All faults turn by turn, each turn in another order, without end; the same for the same seed."""
+    order = random.Random(seed)
+    turn = [fault for fault, times in FAULTS for _ in range(times)]
+    while True:
+        order.shuffle(turn)
+        yield from turn
+
+
+def _one(scene: Scene, role: Role) -> psutil.Process | None:
+    found = scene.service.processes()[role]
+    return scene.random.choice(found) if found else None
+
+
+def _done(signal: Callable[[], None]) -> bool:
+    try:
+        signal()
+    except psutil.Error:
+        return False
+    return True

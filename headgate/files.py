@@ -1,0 +1,100 @@
+"""The one way files are replaced: readers, and a restart after a power cut, see the old content or the new one.
+
+Leases, levers, addresses, the list of jobs and all keyed state are written by `replace`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+PRIVATE = 0o600
+"""Only the user who wrote a file can read it."""
+DAMAGED = ".damaged-"
+"""Before the time at which a damaged file was set aside."""
+PART = ".part"
+"""Ending of a file that is being written; one that is left behind is an interrupted write, and means nothing."""
+
+
+def replace(
+    path: Path, *parts: Any, durable: bool = True, mode: int = PRIVATE, before_rename: Callable[[], None] | None = None
+) -> None:
+    """Replace a file by these parts (bytes or buffers); any number of threads and processes may do so at once.
+
+    With `durable`, the content survives a power cut once this returns; without, it survives the end of the process.
+    """
+    make_folder(path.parent, durable)
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}{PART}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        descriptor = os.open(beside, flags, mode)
+        try:
+            for part in parts:
+                _write_all(descriptor, memoryview(part).cast("B"))
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if before_rename is not None:
+            before_rename()
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def open_private(path: Path, mode: str) -> IO[bytes]:
+    """Open a file for writing that only its user can read, for what is not replaced as a whole, such as logs."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, PRIVATE))
+
+
+def set_aside(path: Path, *beside: str) -> Path:
+    """Rename a damaged file, and those beside it that belong to it, so that a new one can take its place."""
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    kept = path.with_name(f"{path.name}{DAMAGED}{stamp}")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.name}{DAMAGED}{stamp}.{number}")
+    for name in beside:
+        if path.with_name(name).exists():
+            path.with_name(name).rename(kept.with_name(kept.name + name.removeprefix(path.name)))
+    path.rename(kept)
+    return kept
+
+
+def make_folder(folder: Path, durable: bool = True) -> None:
+    """Make a folder and those above it; with `durable`, they survive a power cut once this returns."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        if durable:
+            sync(one.parent)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what interrupted writes left in a folder and those below it; returns how many files. No write may be under way."""
+    found = list(folder.rglob(f"*{PART}")) if folder.is_dir() else []
+    for path in found:
+        path.unlink(missing_ok=True)
+    return len(found)
+
+
+def sync(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, durable: a rename survives a power cut only after this."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data.nbytes:
+        data = data[os.write(descriptor, data) :]

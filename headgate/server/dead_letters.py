@@ -1,0 +1,83 @@
+"""Dead letters are deleted after a while, those of jobs that were removed too.
+
+A file of the home directory lists the directories that jobs were given for them. A directory is on the list until no job uses it and
+nothing is left in it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headgate import files
+
+if TYPE_CHECKING:
+    from headgate.spark.topology import Topology
+
+FILE = "dead_letters.json"
+LETTERS = "epoch=*/*-*.jsonl"
+HOUR_S = 3600.0
+
+
+class DeadLetters:
+    """The directories with dead letters: requests add them, the loop cleans them. Owner: its lock."""
+
+    def __init__(self, home: Path, keep_h: float) -> None:
+        self._path = home / FILE
+        self._keep_s = keep_h * HOUR_S
+        self._lock = threading.Lock()
+        """Held while the list is read and written; never while letters are deleted."""
+        self._in_use: set[str] = set()
+
+    def add(self, topology: Topology) -> None:
+        """From now on, look after the dead letters of this job."""
+        given = {node.dead_letter for node in topology.nodes.values() if node.dead_letter is not None}
+        with self._lock:
+            self._in_use |= {str(Path(one).absolute()) for one in given}
+            known = self._known()
+            if not self._in_use <= known:
+                self._remember(known | self._in_use)
+
+    def clean(self, now_s: float) -> None:
+        """Delete letters that are too old, and forget directories that are empty and unused since the service started."""
+        with self._lock:
+            known = self._known()
+        empty = {folder for folder in known if not _cleaned(Path(folder), now_s - self._keep_s)}
+        with self._lock:
+            known = self._known()
+            left = known - (empty - self._in_use)
+            if left != known:
+                self._remember(left)
+
+    def _known(self) -> set[str]:
+        try:
+            return set(msgspec.json.decode(self._path.read_bytes(), type=list[str]))
+        except FileNotFoundError:
+            return set()
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return set()  # jobs that start are added again
+
+    def _remember(self, folders: Iterable[str]) -> None:
+        files.replace(self._path, msgspec.json.encode(sorted(folders)))
+
+
+def _cleaned(folder: Path, before_s: float) -> bool:
+    """Whether letters are left that are newer."""
+    letters = list(folder.glob(LETTERS))
+    for path in _older(letters, before_s):
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # other letters of the epoch are left
+            path.parent.rmdir()
+    return any(path.exists() for path in letters)
+
+
+def _older(paths: Iterable[Path], before_s: float) -> Iterator[Path]:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < before_s:
+                yield path

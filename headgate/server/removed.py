@@ -1,0 +1,183 @@
+"""Jobs that were removed: what they kept stays for a while in `removed/NAME@TIME`, so that a job can be restored where it stopped.
+
+    removed/orders@20260506T070809Z/job.json   what it was registered as
+    removed/orders@20260506T070809Z/place      its checkpoint, state and progress, moved as a whole
+
+The record is written before the job is taken off the list, and its place is moved after that. A service that is killed in between
+finishes the move, or forgets the record, when it starts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from headgate import files
+from headgate.core.quantities import did_you_mean, shown
+from headgate.errors import InputError, UnknownJobError
+from headgate.server.registry import Registered
+
+FOLDER, JOBS = "removed", "jobs"
+RECORD, PLACE = "job.json", "place"
+DELETED = ".deleted"
+"""Ending of what is being deleted: it is no removed job any more."""
+TIME = "%Y%m%dT%H%M%SZ"
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job when it was removed."""
+
+    name: str
+    removed_s: float
+    registered: Registered
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedJob:
+    """A removed job as it is listed."""
+
+    name: str
+    at: str
+    """When it was removed, as `restore --at` takes it."""
+    removed_s: float
+    deleted_s: float
+    """When what it kept will be deleted."""
+    bytes: int
+
+
+class RemovedJobs:
+    """The removed jobs of a home directory. Owner: its lock, because the clean-up of all jobs runs beside requests about one.
+
+    A record without a place belongs to a job that is being removed or restored: whoever does so handles it alone.
+    """
+
+    def __init__(self, home: Path, keep_h: float) -> None:
+        self._folder = home / FOLDER
+        self._jobs = home / JOBS
+        self._keep_s = keep_h * HOUR_S
+        self._lock = threading.Lock()
+        """Held while a place or a record is moved; never while files are deleted or counted."""
+
+    def all(self) -> list[RemovedJob]:
+        """Those that can be restored, oldest first."""
+        found = [
+            RemovedJob(record.name, _at(path), record.removed_s, record.removed_s + self._keep_s, _size(path / PLACE))
+            for path, record in self._records()
+            if (path / PLACE).exists()
+        ]
+        return sorted(found, key=lambda one: (one.removed_s, one.name))
+
+    # -- remove
+
+    def begin(self, name: str, registered: Registered, now_s: float) -> Path:
+        """Record that a job is about to be removed; returns where its place goes."""
+        path = self._free(name, now_s)
+        files.replace(path / RECORD, msgspec.json.encode(Record(name, now_s, registered)))
+        return path / PLACE
+
+    def move(self, name: str, kept: Path) -> None:
+        """Move the place of a job that no engine runs any more."""
+        place = self._jobs / name
+        with self._lock:
+            place.mkdir(parents=True, exist_ok=True)  # a job that never ran kept nothing, and can be restored too
+            place.rename(kept)
+            files.sync(kept.parent)  # from now on the clean-up may delete it
+
+    def cancel(self, kept: Path) -> None:
+        """The job was not removed after all."""
+        if not kept.exists():
+            shutil.rmtree(kept.parent, ignore_errors=True)
+
+    # -- restore
+
+    def find(self, name: str, at: str | None = None) -> tuple[Path, Record]:
+        """The newest removed job of a name, or the one that was removed at this time."""
+        found = [(path, record) for path, record in self._records() if (path / PLACE).exists()]
+        mine = sorted((record.removed_s, path, record) for path, record in found if record.name == name)
+        if not mine:
+            names = {record.name for _, record in found}
+            raise UnknownJobError(f"there is no removed job {shown(name)}.{did_you_mean(name, names)}")
+        fitting = [(path, record) for _, path, record in mine if at is None or _at(path) == at]
+        if not fitting:
+            times = ", ".join(_at(path) for _, path, _ in mine)
+            raise InputError(f'job "{name}" was not removed at {shown(at)}; give --at one of {times}')
+        return fitting[-1]
+
+    def bring_back(self, path: Path, name: str) -> None:
+        """Move the place of a removed job to where a job of its name keeps it."""
+        place = self._jobs / name
+        with self._lock:
+            if not (path / PLACE).exists():
+                raise UnknownJobError(
+                    f'job "{name}" cannot be restored any more: what it kept was deleted while its file was being loaded'
+                )
+            if place.exists():
+                raise InputError(f'"{place}" exists, although no job "{name}" is registered; move it away first')
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (path / PLACE).rename(place)
+
+    def done(self, path: Path) -> None:
+        """It is a job again."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    # -- upkeep
+
+    def recover(self, registered: Collection[str]) -> None:
+        """Finish what a service that was killed had begun; `registered` are the jobs on its list."""
+        for path, record in self._records():
+            if (path / PLACE).exists():
+                continue
+            if record.name in registered or not (self._jobs / record.name).exists():
+                self.done(path)
+            else:
+                self.move(record.name, path / PLACE)
+
+    def expire(self, now_s: float) -> list[str]:
+        """Delete what was kept for long enough; returns the names of these jobs."""
+        old = [(path, record) for path, record in self._records() if record.removed_s + self._keep_s <= now_s]
+        names = [record.name for path, record in old if self._given_up(path)]
+        for path in self._folder.glob(f"*{DELETED}"):
+            shutil.rmtree(path, ignore_errors=True)
+        return names
+
+    def _given_up(self, path: Path) -> bool:
+        """Whether it cannot be restored from now on; not if it is being removed or restored at this moment."""
+        with self._lock:
+            if not (path / PLACE).exists():
+                return False
+            path.rename(path.with_name(f"{uuid.uuid4().hex}{DELETED}"))
+            return True
+
+    def _records(self) -> Iterator[tuple[Path, Record]]:
+        """A record that cannot be read is left for a person: its place may be all that there is of a job."""
+        for path in sorted(self._folder.glob("*@*")):
+            try:
+                yield path, msgspec.json.decode((path / RECORD).read_bytes(), type=Record)
+            except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+                continue
+
+    def _free(self, name: str, now_s: float) -> Path:
+        at_s = now_s
+        while (path := self._folder / f"{name}@{datetime.fromtimestamp(at_s, UTC):{TIME}}").exists():
+            at_s += 1
+        return path
+
+
+def _at(path: Path) -> str:
+    return path.name.rpartition("@")[2]
+
+
+def _size(place: Path) -> int:
+    try:
+        return sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
+    except FileNotFoundError:  # it is restored or deleted at this moment
+        return 0

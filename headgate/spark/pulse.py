@@ -1,0 +1,115 @@
+"""Whether the JVM of Spark still answers; one that does not is ended, so that no call into it waits for ever."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from subprocess import Popen
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from pyspark import SparkContext
+
+from headgate.core.quantities import show_seconds
+from headgate.threads import WatchedThread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ASK_S = 1.0
+"""Wait before each question to the JVM."""
+QUESTIONS = 4
+"""Questions in a row without an answer after which the JVM is given up."""
+
+
+class Pulse:
+    """Asks the JVM over a connection of its own. Owner of what it found: its own thread; `lost` reads one reference."""
+
+    def __init__(self, patience_s: float) -> None:
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        self._process: Popen[bytes] | None = getattr(gateway, "proc", None)
+        self._patience_s = patience_s
+        self._gateway = JavaGateway(
+            gateway_parameters=_parameters(gateway.gateway_parameters, patience_s / QUESTIONS - ASK_S)
+        )
+        self._silent = ""
+        _hush()
+        self._closing = threading.Event()
+        self._thread = WatchedThread("headgate-pulse", self._watch, logging.getLogger(__name__).warning)
+        self._thread.start()
+
+    def lost(self) -> str:
+        """Why the JVM can run nothing any more, in a sentence; empty while it answers."""
+        if self._silent:
+            return self._silent
+        if self._process is not None and self._process.poll() is not None:
+            return f"the Java process of Spark ended (exit code {self._process.returncode})"
+        return ""
+
+    def close(self) -> None:
+        self._thread.close(None, self._closing.set)
+        with suppress(Exception):  # the connection of a JVM that is gone cannot be closed in order
+            self._gateway.close()
+
+    def _watch(self) -> None:
+        """Silence is counted in questions, not in time: a machine that sleeps, and wakes up again, has lost nothing."""
+        unanswered = 0
+        while not self._closing.wait(ASK_S) and not self.lost():
+            unanswered = 0 if self._answers() else unanswered + 1
+            if unanswered == QUESTIONS:
+                self._give_up()
+        self._closing.wait()  # a JVM that is lost stays lost
+
+    def _answers(self) -> bool:
+        try:
+            self._gateway.jvm.java.lang.System.nanoTime()
+        except Exception:  # whatever the gateway raises, there was no answer
+            return False
+        return True
+
+    def _give_up(self) -> None:
+        self._silent = f"the Java process of Spark did not answer for {show_seconds(self._patience_s)} and was ended"
+        if self._process is not None:
+            self._process.kill()
+
+
+def _hush() -> None:
+    """The end of a JVM is told in one sentence; Py4J and PySpark would print a stack trace for each connection that breaks."""
+    logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
+    if _tells not in logging.getLogger().filters:
+        logging.getLogger().addFilter(_tells)
+    context = SparkContext._active_spark_context
+    server: Any = context._accumulatorServer if context is not None else None
+    if server is not None:
+        server.handle_error = lambda request, address: None
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    return record.msg != "Exception while sending command."
+
+
+def _parameters(of: Any, answer_s: float) -> GatewayParameters:
+    """The same gateway, but an answer may take only so long."""
+    return GatewayParameters(
+        address=of.address, port=of.port, auth_token=of.auth_token, ssl_context=of.ssl_context, read_timeout=answer_s
+    )
+
+
+def abandon(spark: SparkSession) -> None:
+    """Forget a session whose JVM is gone, without a call into it: another session may be started."""
+    context, gateway = spark.sparkContext, SparkContext._gateway
+    context._jsc = None
+    context.stop()
+    type(spark)._instantiatedSession = type(spark)._activeSession = None
+    if gateway is not None:
+        with suppress(Exception):  # its connections are broken; what is left of them is closed one way or the other
+            gateway.shutdown_callback_server()
+            gateway.close()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            with suppress(OSError):
+                process.stdin.close()
+            process.wait()
+    SparkContext._gateway = SparkContext._jvm = None

@@ -1,0 +1,72 @@
+"""When a job that failed is started again, and which of its failures is shown."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from headgate.config import SparkSettings
+from headgate.spark.reasons import Cause, Failure
+
+JITTER = 0.5
+"""Part of a wait that is left to chance, so that jobs of one outage do not all come back at once."""
+
+
+@dataclass(slots=True)
+class Retries:
+    """The failures of one job since something last went well. Owner: the holder of the job's guard."""
+
+    settings: SparkSettings
+    _chance: random.Random = field(default_factory=random.Random)
+    _in_a_row: int = 0
+    _deterministic: int = 0
+    _shown: Failure | None = None
+    _due_s: float | None = None
+    is_restarting: bool = False
+    """Whether a thread is about to start the job again, or does so now."""
+
+    @property
+    def reason(self) -> str:
+        """What to tell a person: the first deterministic failure, else the newest outage, else what kept it from starting."""
+        return self._shown.reason if self._shown is not None else ""
+
+    def failed(self, failure: Failure, now_s: float) -> bool:
+        """Count a failure; returns whether the job is to be started again, which is then due after a while."""
+        self._in_a_row += 1
+        self._show(failure)
+        if failure.cause is Cause.DETERMINISTIC:
+            self._deterministic += 1
+            if self._deterministic > self.settings.retries:
+                self._due_s = None
+                return False
+        self._due_s = now_s + self._wait_s(failure.cause)
+        return True
+
+    def take_due(self, now_s: float) -> bool:
+        """Whether it is time to start it again; true once for each failure, and then it is restarting."""
+        if self._due_s is None or now_s < self._due_s:
+            return False
+        self._due_s, self.is_restarting = None, True
+        return True
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the job waits to be started again."""
+        return self._due_s is not None
+
+    def succeeded(self) -> None:
+        """An epoch was finished, or a person started the job: earlier failures do not count any more."""
+        self._in_a_row = self._deterministic = 0
+        self._shown = self._due_s = None
+
+    def _show(self, failure: Failure) -> None:
+        """A deterministic failure stays on show; one that says nothing about the job never replaces another."""
+        shown = self._shown
+        if shown is None or (shown.cause is not Cause.DETERMINISTIC and failure.cause is not Cause.START):
+            self._shown = failure
+
+    def _wait_s(self, cause: Cause) -> float:
+        settings = self.settings
+        limit_s = settings.back_off_limit_s if cause is Cause.DETERMINISTIC else settings.outage_retry_s
+        wait_s = min(limit_s, settings.back_off_s * 2.0 ** min(self._in_a_row - 1, 30))
+        return wait_s * (1 - JITTER * self._chance.random())

@@ -1,0 +1,93 @@
+"""On whose behalf a sink writes: the life of a job, and which of its starts.
+
+A life lasts from the first start of a job until it is removed, over any number of restarts; a job of the same name that is submitted
+later has another one. A sink that notes what it has written by life neither takes the first epochs of a new job for those of an old
+one, nor writes an epoch twice. Each start of a job has a higher number than the one before: a sink refuses an older start, whose
+process or thread still runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headgate import files
+from headgate.errors import EngineError
+from headgate.spark.connections import PATIENCE, Patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FILE = "life.json"
+QUERY_ID = "sql.streaming.queryId"
+"""Where Spark says which query an epoch belongs to; the same after a restart, another one for a new checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a job in its life."""
+
+    life: str = ""
+    number: int = 0
+
+
+def begin_start(place: Path) -> Start:
+    """The next start of the job that keeps its files here; its number is durable before anything is written under it."""
+    before = _last_start(place / FILE)
+    start = Start(before.life or uuid.uuid4().hex, before.number + 1)
+    files.replace(place / FILE, msgspec.json.encode(start))
+    return start
+
+
+def _last_start(path: Path) -> Start:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Start)
+    except FileNotFoundError:
+        return Start()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise EngineError(
+            f'"{path}" is damaged ({error}), and sinks cannot tell this job from an earlier one; remove the job and submit it again'
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a sink of Headgate's knows about who writes."""
+
+    start: Start = Start()
+    patience: Patience = PATIENCE
+    sink: str = ""
+    """The operator."""
+
+    @contextmanager
+    def by(self, sink: str) -> Iterator[None]:
+        """Sinks that are called in this block write on behalf of this operator."""
+        before = _current.set(replace(self, sink=sink))
+        try:
+            yield
+        finally:
+            _current.reset(before)
+
+    def too_late(self, where: str) -> str:
+        """What an older start is told."""
+        return (
+            f"{where} is written by a newer start of this job than number {self.start.number}; this one writes no more"
+        )
+
+
+_current: ContextVar[Writing | None] = ContextVar("writing", default=None)
+
+
+def writing_of(rows: DataFrame) -> Writing:
+    """On whose behalf rows are written; outside of a job it is their streaming query, or whoever there is."""
+    current = _current.get()
+    if current is not None:
+        return current
+    return Writing(Start(rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""))

@@ -1,0 +1,55 @@
+"""Threads that must not end before they are closed: one that does is reported and runs again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+PAUSE_S = 1.0
+"""Wait before work that ended is run again."""
+
+
+class WatchedThread:
+    """Runs `work` on a thread of its own until `close`; work that ends before is reported and run again.
+
+    `work` must return soon after `close` was called; until then it may be called any number of times, one after another.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], None], tell: Callable[[str], None], pause_s: float = PAUSE_S
+    ) -> None:
+        self._work, self._tell, self._pause_s = work, tell, pause_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._thread.is_alive()
+
+    def close(self, wait_s: float | None, wake: Callable[[], None] = lambda: None) -> None:
+        """Do not run the work again; `wake` makes it return, and None waits for it as long as it takes."""
+        self._closing.set()
+        wake()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            reason = self._ended()
+            if self._closing.is_set():
+                return
+            with suppress(Exception):  # a log that cannot be written must not end the thread that reports
+                self._tell(f"thread {self._thread.name} ended ({reason}); it is started again")
+            self._closing.wait(self._pause_s)
+
+    def _ended(self) -> str:
+        try:
+            self._work()
+        except BaseException as error:  # whatever ends a thread, SystemExit included
+            return f"{type(error).__name__}: {error}"
+        return "without an error"

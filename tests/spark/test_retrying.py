@@ -1,0 +1,152 @@
+"""Which failures pass by themselves, when a job is started again, and what is told of it. No Spark runs here."""
+
+from __future__ import annotations
+
+import random
+import traceback
+
+import pytest
+
+from headgate.config import SparkSettings
+from headgate.errors import EngineError, StateBusyError, StateError
+from headgate.spark.keyed_lanes import lane_error
+from headgate.spark.reasons import SOURCE_ENDED, Cause, Failure, cause_of, comes_from_source, reason_of
+from headgate.spark.retrying import Retries
+from headgate.state.store import on_disk
+
+SETTINGS = SparkSettings(retries=2, back_off_s=1.0, back_off_limit_s=60.0, outage_retry_s=10.0)
+OWN = Failure("ZeroDivisionError: division by zero", Cause.DETERMINISTIC)
+OUTAGE = Failure("Redis refused", Cause.TRANSIENT)
+NOT_STARTED = Failure("Python worker failed to connect back", Cause.START)
+
+
+class FromSpark(Exception):
+    """Errors of the JVM arrive as text, with the error that led to them and a stack trace beside it."""
+
+    _cause: Exception | None = None
+    _stackTrace = ""
+
+
+def caused(by: BaseException) -> EngineError:
+    error = EngineError('operator "in": Redis could not be used')
+    error.__cause__ = by
+    return error
+
+
+def full() -> StateError:
+    """As keyed state raises it."""
+    try:
+        with on_disk("/", least_free_mb=10**12):
+            raise AssertionError("no disk has an exabyte of free space")
+    except StateError as error:
+        return error
+
+
+def of_a_lane(by: StateError) -> FromSpark:
+    """Spark passes on the error of a lane, and not the error that led to it."""
+    told = "".join(traceback.format_exception(lane_error("count", by)))
+    return FromSpark(f"PythonException: An exception was thrown from the Python worker:\n{told}")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), Cause.TRANSIENT),
+        (TimeoutError(), Cause.TRANSIENT),
+        (OSError(28, "No space left on device"), Cause.TRANSIENT),
+        (caused(ConnectionResetError(104, "Connection reset by peer")), Cause.TRANSIENT),
+        (EngineError("Redis at redis://x could not be used: Timeout reading from socket"), Cause.TRANSIENT),
+        (FromSpark("Job aborted: ExecutorLostFailure (executor 2 exited)"), Cause.TRANSIENT),
+        (FromSpark("Caused by: java.net.ConnectException: refused"), Cause.TRANSIENT),
+        (
+            FromSpark(
+                "org.apache.spark.SparkException: Python worker failed to connect back.\n"
+                "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
+            ),
+            Cause.START,
+        ),
+        (FromSpark("LaneError: operator \"work\": ZeroDivisionError: division by zero"), Cause.DETERMINISTIC),
+        (
+            FromSpark("LaneError: operator \"work\": ValueError: bad, for the row {'text': 'Connection refused'}"),
+            Cause.DETERMINISTIC,
+        ),
+        (EngineError('operator "large": its function returned int; it must return a DataFrame'), Cause.DETERMINISTIC),
+        (LookupError("no such tier"), Cause.DETERMINISTIC),
+        (full(), Cause.TRANSIENT),
+        (of_a_lane(full()), Cause.TRANSIENT),
+        (of_a_lane(StateBusyError("slice 3 is still held by another process after 10 s")), Cause.TRANSIENT),
+        (of_a_lane(StateError("slice 3 has no copy")), Cause.DETERMINISTIC),
+        (
+            FromSpark("LaneError: operator \"work\": ValueError: bad, for the row {'text': 'StateFullError: full'}"),
+            Cause.DETERMINISTIC,
+        ),
+    ],
+)  # fmt: skip
+def test_causes_that_can_pass_are_told_from_those_that_cannot(error: Exception, cause: Cause) -> None:
+    assert cause_of(error) is cause
+
+
+@pytest.mark.parametrize("text", ["[STREAM_FAILED] Query terminated: (no cause message)", "Connection reset"])
+def test_killed_source_is_told_in_a_sentence(text: str) -> None:
+    error, ended = FromSpark(text), FromSpark("")
+    error._cause, ended._stackTrace = (
+        ended,
+        "java.io.EOFException\n\tat ...PythonStreamingSourceRunner.latestOffset(...)",
+    )
+    assert comes_from_source(error)
+    assert reason_of(error) == SOURCE_ENDED
+
+
+def test_own_errors_are_told_without_their_class() -> None:
+    text = "Traceback\nheadgate.errors.EngineError: Redis at redis://x could not be used: refused\n"
+    assert reason_of(FromSpark(text)) == "Redis at redis://x could not be used: refused"
+
+
+@pytest.fixture
+def retries() -> Retries:
+    return Retries(SETTINGS, random.Random(1))
+
+
+def test_outages_are_retried_for_ever_and_never_wait_longer_than_their_limit(retries: Retries) -> None:
+    for now_s in range(0, 10_000, 10):
+        assert retries.failed(OUTAGE, now_s)
+        assert retries.take_due(now_s + SETTINGS.outage_retry_s)
+        assert not retries.take_due(now_s + SETTINGS.outage_retry_s)
+
+
+def test_waits_become_longer_and_differ_between_jobs() -> None:
+    def due(seed: int, failures: int) -> float:
+        retries = Retries(SETTINGS, random.Random(seed))
+        for _ in range(failures):
+            assert retries.failed(OUTAGE, 0.0)
+        return next(tenths / 10 for tenths in range(200) if retries.take_due(tenths / 10))
+
+    assert 0.5 <= due(1, 1) <= 1.1 < 1.9 <= due(1, 3) <= 4.1
+    assert len({due(seed, 4) for seed in range(10)}) > 3
+
+
+def test_deterministic_failures_end_after_the_retries_whatever_comes_between(retries: Retries) -> None:
+    answers = [retries.failed(failure, 0.0) for failure in (OWN, NOT_STARTED, OUTAGE, OWN, NOT_STARTED, OWN)]
+    assert answers == [True, True, True, True, True, False]
+    assert not retries.awaits
+
+
+def test_first_deterministic_reason_stays_on_show(retries: Retries) -> None:
+    for failure, shown in [
+        (NOT_STARTED, NOT_STARTED),
+        (OUTAGE, OUTAGE),
+        (NOT_STARTED, OUTAGE),
+        (OWN, OWN),
+        (OUTAGE, OWN),
+        (NOT_STARTED, OWN),
+    ]:
+        retries.failed(failure, 0.0)
+        assert retries.reason == shown.reason
+
+
+def test_success_forgets_all_failures(retries: Retries) -> None:
+    for _ in range(2):
+        retries.failed(OWN, 0.0)
+    retries.succeeded()
+    assert (retries.reason, retries.awaits) == ("", False)
+    assert retries.failed(OWN, 0.0) and retries.failed(OWN, 0.0)

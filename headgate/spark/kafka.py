@@ -1,0 +1,177 @@
+"""Clients of Kafka (librdkafka): options whose secrets stay out of sight, time-outs, and errors that name operator and address.
+
+A client belongs to the process that made it: librdkafka's threads do not survive a fork, so each process makes its own on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.errors import EngineError, GraphError
+from headgate.spark.connections import KafkaPatience, failure
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
+
+Options = tuple[tuple[str, str], ...]
+"""Options of librdkafka as they are written in a job file: secrets are named, not spelled out."""
+
+SERVERS = "bootstrap.servers"
+MISSING = "Kafka needs the package confluent-kafka; run: pip install 'headgate[kafka]'"
+ENVIRONMENT, FILE = "env:", "file:"
+SECRET = re.compile(r"password|secret|\.key\.pem$|sasl\.oauthbearer\.config$|token", re.IGNORECASE)
+"""Names of options whose values must not be written in a job file."""
+QUIET = {"log_level": "2", "log.connection.close": "false"}
+"""librdkafka reports every refused connection on stderr; the client's errors say the same once."""
+OWN = frozenset(("group.id", "enable.auto.commit", "enable.auto.offset.store", "transactional.id", "auto.offset.reset"))
+"""Options that decide which rows are read and written; they are Headgate's."""
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+# -- options
+
+
+def checked_options(servers: str, options: Mapping[str, Any] | None) -> Options:
+    """Options for librdkafka, in one order; refuses secrets that are spelled out, and options that are Headgate's."""
+    if not isinstance(servers, str) or not servers.strip():
+        raise GraphError(f'the servers of Kafka are {servers!r}; write them like "host:9092,other:9092"')
+    given = {str(name): _text(value) for name, value in (options or {}).items()}
+    for name, value in given.items():
+        if name in OWN:
+            raise GraphError(f'the Kafka option "{name}" is set by Headgate; leave it out')
+        if SECRET.search(name) and not value.startswith((ENVIRONMENT, FILE)):
+            raise GraphError(
+                f'the Kafka option "{name}" is a secret; write "env:NAME" or "file:PATH", where its value is, not the value'
+            )
+    return tuple(sorted(({SERVERS: servers} | given).items()))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def resolved(options: Options) -> dict[str, str]:
+    """The same options with the secrets that they name; to be given to librdkafka and to nothing else."""
+    return {name: secret(value, f'the Kafka option "{name}"') for name, value in options}
+
+
+def secret(value: str, what: str) -> str:
+    """What `env:NAME` or `file:PATH` stands for; any other text as it is."""
+    if value.startswith(ENVIRONMENT):
+        name = value.removeprefix(ENVIRONMENT)
+        if name not in os.environ:
+            raise EngineError(f"{what} is read from the environment variable {name}, which is not set; set it")
+        return os.environ[name]
+    if value.startswith(FILE) and not value.startswith("file://"):
+        path = Path(value.removeprefix(FILE))
+        try:
+            return path.read_text().strip()
+        except OSError as error:
+            raise EngineError(f'{what} is read from "{path}", which cannot be read: {error.strerror}') from None
+    return value
+
+
+def address(options: Options) -> str:
+    """Where Kafka is, for people."""
+    return dict(options)[SERVERS]
+
+
+# -- clients
+
+
+@cache
+def admin(options: Options, patience: KafkaPatience, owner: int) -> AdminClient:
+    """Asks for topics and offsets. `owner` is the process that uses it."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(_common(options, patience))
+
+
+@cache
+def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) -> Consumer:
+    """Reads ranges of offsets; never joins a group."""
+    from confluent_kafka import Consumer
+
+    ours = {
+        "group.id": group,
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "auto.offset.reset": "error",
+        "enable.partition.eof": "true",
+    }
+    # A lane reads a range and no further: it fetches little beyond its end, and a fetch at the end of a partition is not held up.
+    lean = {"fetch.wait.max.ms": "20", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}
+    return Consumer(lean | _common(options, patience) | ours)
+
+
+def producer(options: Options, patience: KafkaPatience, **more: str) -> Producer:
+    """A new producer, whose rows are in Kafka once it was flushed."""
+    from confluent_kafka import Producer
+
+    fast = {"linger.ms": "5", "queue.buffering.max.messages": "200000", "enable.idempotence": "true"}
+    timed = {"delivery.timeout.ms": str(round(patience.answer_s * 1000))}
+    return Producer(fast | timed | _common(options, patience) | more)
+
+
+def _common(options: Options, patience: KafkaPatience) -> dict[str, str]:
+    reconnect = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"}
+    timed = {"socket.timeout.ms": str(round(patience.answer_s * 1000))}
+    return QUIET | reconnect | timed | resolved(options)
+
+
+def require() -> None:
+    """Fails with the command that installs what is missing."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        raise GraphError(MISSING) from None
+
+
+# -- errors
+
+
+@contextmanager
+def asking_kafka(options: Options, operator: str = "") -> Iterator[None]:
+    """Turns an error of Kafka into one sentence with its kind, which says whether it can pass, and the address."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise kafka_failure(error.args[0], options, operator) from error
+
+
+def kafka_failure(error: Any, options: Options, operator: str = "") -> Exception:
+    """One sentence about an error of librdkafka's."""
+    told = f"{_kind(error)}: {error.str().rstrip('.') or error.name()}"
+    return failure(f"Kafka at {address(options)} could not be used: {told}", operator)
+
+
+def _kind(error: Any) -> str:
+    """A broker that is away, moves partitions or is too slow counts as one that cannot be reached."""
+    return "ConnectionError" if is_passing(error) else error.name()
+
+
+def is_passing(error: Any) -> bool:
+    """Whether the same call may work later."""
+    from confluent_kafka import KafkaError
+
+    passing = (
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._WAIT_COORD,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._NO_OFFSET,
+    )
+    return error.retriable() or error.code() in passing

@@ -1,11 +1,11 @@
 """Kafka brokers for benchmarks and tests, as processes that can be killed; they listen on loopback and end with their caller.
 
-| broker | what it is | what it cannot do |
-|---|---|---|
-| `mock_broker` | librdkafka's mock cluster: Kafka's protocol over TCP, transactions accepted, 5 MB kept per partition | hide rows of aborted and open \
-transactions, fence producers, keep offsets sent to a transaction, add partitions, outlive its process |
-| `weed_broker` | SeaweedFS with its Kafka gateway, two processes; the gateway can be killed and started again | transactions, headers, adding \
-partitions, deleting rows, keeping committed offsets of groups |
+`mock_broker` is librdkafka's mock cluster: Kafka's protocol over TCP. It keeps 100,000 rows or 5 MB per partition and takes
+transactions, but readers of committed rows see the rows of aborted and open transactions too. It fences no producer, keeps no offsets
+that are sent to a transaction, finds no offset by time, creates topics only on first use, adds no partitions, and ends with its rows.
+
+`weed_broker` is SeaweedFS with its Kafka gateway, a process of its own that can be killed and started again. It has no transactions, drops
+headers, adds no partitions, deletes no rows, forgets the offsets of groups, and answers each question for a time with offset 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ POLL_S = 0.2
 def mock_broker() -> Iterator[str]:
     """The address of a mock cluster; topics are made on first use, with 4 partitions."""
     process = subprocess.Popen(
-        [sys.executable, "-c", MOCK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", MOCK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdin is not None and process.stdout is not None
     try:

@@ -91,7 +91,7 @@ def admin(options: Options, patience: KafkaPatience, owner: int) -> AdminClient:
     """Asks for topics and offsets. `owner` is the process that uses it."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient(_common(options, patience))
+    return AdminClient({**_common(options, patience)})
 
 
 @cache
@@ -107,15 +107,16 @@ def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) 
         "enable.partition.eof": "true",
     }
     # A lane reads a range and no further: it fetches little beyond its end, and a fetch at the end of a partition is not held up.
-    lean = {"fetch.wait.max.ms": "20", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}
+    lean = {"fetch.wait.max.ms": "2", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}
     return Consumer(lean | _common(options, patience) | ours)
 
 
-def producer(options: Options, patience: KafkaPatience, **more: str) -> Producer:
+def producer(options: Options, patience: KafkaPatience, **more: str | bool) -> Producer:
     """A new producer, whose rows are in Kafka once it was flushed."""
     from confluent_kafka import Producer
 
     fast = {"linger.ms": "5", "queue.buffering.max.messages": "200000", "enable.idempotence": "true"}
+    fast["partitioner"] = "murmur2_random"  # as Kafka's own clients: a key stays in its partition whoever writes it
     timed = {"delivery.timeout.ms": str(round(patience.answer_s * 1000))}
     return Producer(fast | timed | _common(options, patience) | more)
 
@@ -175,3 +176,10 @@ def is_passing(error: Any) -> bool:
         KafkaError._NO_OFFSET,
     )
     return error.retriable() or error.code() in passing
+
+
+def is_fenced(error: Any) -> bool:
+    """Whether a newer producer with the same transactional id has taken over."""
+    from confluent_kafka import KafkaError
+
+    return error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)

@@ -101,20 +101,22 @@ class KafkaTopics:
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:
         columns = columns_of(self.schema)
-        with asking_kafka(self.options):
-            self._remember_beginning(place)
+        self.begin(place)
         spark.dataSource.register(KafkaDataSource)
-        place = place.absolute()
         reader = spark.readStream.format(KafkaDataSource.name()).schema(columns)
-        return reader.options(
-            topics=msgspec.json.encode(self.topics).decode(),
-            kafka=json.dumps(self.options),
-            decoding=msgspec.json.encode(self.decoding).decode(),
-            place=str(place),
-            operator=place.name,
-            on_loss=self.on_loss,
-            group=self.group or "",
-        ).load()
+        return reader.options(**self.reader_options(place.absolute())).load()
+
+    def reader_options(self, place: Path) -> dict[str, str]:
+        """What Spark gives its readers; secrets are named in it, not spelled out."""
+        return {
+            "topics": msgspec.json.encode(self.topics).decode(),
+            "kafka": json.dumps(self.options),
+            "decoding": msgspec.json.encode(self.decoding).decode(),
+            "place": str(place),
+            "operator": place.name,
+            "on_loss": self.on_loss,
+            "group": self.group or "",
+        }
 
     def arrived(self, place: Path) -> float | None:
         marks = marks_in(place, BEGUN) | marks_in(place)
@@ -132,13 +134,14 @@ class KafkaTopics:
         told = [f"partition {one}: {_told(lost, gaps)}" for one, lost, gaps in found if lost or gaps]
         return f"Kafka at {address(self.options)}: {'; '.join(told)}" if told else ""
 
-    def _remember_beginning(self, place: Path) -> None:
+    def begin(self, place: Path) -> None:
         """Partitions of a new job begin where its author wants; those that are found later, with their first row."""
         if (place / BEGUN).exists():
             return
         patience = patience_in(place)
-        partitions = partitions_of(self.options, patience, self.topics)
-        offsets = self._beginnings(patience, partitions)
+        with asking_kafka(self.options):
+            partitions = partitions_of(self.options, patience, self.topics)
+            offsets = self._beginnings(patience, partitions)
         remember(place, {one: Mark(offset, counted=offset) for one, offset in offsets.items()}, BEGUN)
 
     def _beginnings(self, patience: KafkaPatience, partitions: list[Partition]) -> dict[Partition, int]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import EngineError
@@ -73,7 +74,7 @@ def since(
 def _listed(options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int]) -> dict[Partition, int]:
     """One request to each broker, for all of its partitions."""
     from confluent_kafka import IsolationLevel, TopicPartition
-    from confluent_kafka.admin import OffsetSpec
+    from confluent_kafka.admin._listoffsets import OffsetSpec
 
     if not wanted:
         return {}
@@ -84,9 +85,8 @@ def _listed(options: Options, patience: KafkaPatience, wanted: Mapping[Partition
         else specs[what]()
         for one, what in wanted.items()
     }
-    futures = _client(options, patience).list_offsets(
-        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=patience.answer_s
-    )
+    ask: Any = _client(options, patience).list_offsets
+    futures = ask(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=patience.answer_s)
     return {Partition(one.topic, one.partition): int(future.result().offset) for one, future in futures.items()}
 
 
@@ -134,6 +134,8 @@ class Reading:
     def _assign(self) -> None:
         from confluent_kafka import TopicPartition
 
+        for topic in {topic for topic, _ in self._open}:
+            _introduce(self.consumer, topic, self.patience.answer_s)
         self.consumer.assign([TopicPartition(*key, self._next[key]) for key in self._open])
 
     def _arriving(self) -> Iterator[list[Message]]:
@@ -149,7 +151,7 @@ class Reading:
             elif time.monotonic() > until_s:
                 raise failure(f"Kafka at {address(self.options)} sent no rows: TimeoutError", self.operator)
 
-    def _is_wanted(self, message: Message) -> bool:
+    def _is_wanted(self, message: Any) -> bool:
         key = (message.topic(), message.partition())
         one = self._open.get(key)
         if one is None:
@@ -179,10 +181,9 @@ class Reading:
         if done and self._open:
             self.consumer.incremental_unassign([TopicPartition(*key) for key in done])
 
-    def _note(self, key: tuple[str, int], message: Message) -> None:
+    def _note(self, key: tuple[str, int], message: Any) -> None:
         """The end of a partition, or that the next offset of it is gone."""
         error = message.error()
-        assert error is not None
         if error.code() == PARTITION_EOF:
             self._next[key] = max(self._next[key], message.offset())
         elif error.code() in GONE:
@@ -204,6 +205,12 @@ class Reading:
         self._next[key] = at + gone
         if self._next[key] < one.last:
             self._assign()
+
+
+@cache
+def _introduce(consumer: Consumer, topic: str, answer_s: float) -> None:
+    """A consumer that is assigned a topic which it does not know yet looks for it within a second; asked, at once."""
+    consumer.list_topics(topic, timeout=answer_s)
 
 
 def _told(lost: int, began_again: bool) -> str:

@@ -78,15 +78,14 @@ def _listed(options: Options, patience: KafkaPatience, wanted: Mapping[Partition
 
     if not wanted:
         return {}
-    specs = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
+    spec: Any = OffsetSpec
+    specs = {EARLIEST: spec.earliest, LATEST: spec.latest}
     asked = {
-        TopicPartition(one.topic, one.number): OffsetSpec.for_timestamp(what)
-        if isinstance(what, int)
-        else specs[what]()
+        TopicPartition(one.topic, one.number): spec.for_timestamp(what) if isinstance(what, int) else specs[what]()
         for one, what in wanted.items()
     }
-    ask: Any = _client(options, patience).list_offsets
-    futures = ask(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=patience.answer_s)
+    committed, answer_s = IsolationLevel.READ_COMMITTED, patience.answer_s
+    futures = _client(options, patience).list_offsets(asked, isolation_level=committed, request_timeout=answer_s)
     return {Partition(one.topic, one.partition): int(future.result().offset) for one, future in futures.items()}
 
 

@@ -81,8 +81,8 @@ class Note:
     """Where each partition ended before the rows of this epoch; None: they are all there."""
 
 
-_checked: dict[str, Start] = {}
-"""The start in which each writer has found its note or written it. Owner: the thread of the job's query."""
+_written: dict[str, tuple[Start, int]] = {}
+"""The last epoch that each writer of this process has written, and in which start. Owner: the thread of the job's query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,14 @@ class KafkaTopic:
             messages.mapInArrow(partial(send, self, writing), "rows long").collect()
             return
         writer = f"{writing.start.life}/{self.name or writing.sink}"
-        if _checked.get(writer) != writing.start:
+        start, before = _written.pop(writer, (None, -1))  # an epoch that fails may be there all the same
+        turn = Turn(writer, writing, epoch, start == writing.start and before < epoch)
+        if not turn.is_new:
             with asking_kafka(self.options):
                 create_notes(self.options, writing.patience.kafka)
-        turn = Turn(writer, writing, epoch, _checked.get(writer) == writing.start)
         lane = send_rest if self.delivery is Delivery.READ_BACK else send_once
         messages.repartition(1).mapInArrow(partial(lane, self, turn), "rows long").collect()
-        _checked[writer] = writing.start
+        _written[writer] = writing.start, epoch
 
     def _messages(self, rows: DataFrame) -> DataFrame:
         """Columns `topic`, `key`, `value` and `headers`. Rows without a column `value` become JSON."""
@@ -172,8 +173,8 @@ class Turn:
     writer: str
     writing: Writing
     epoch: int
-    is_known: bool
-    """Whether this start has written an epoch before, so that this one cannot be there."""
+    is_new: bool
+    """Whether this start has written the epoch before, so that this one cannot be there."""
 
 
 def send(sink: KafkaTopic, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -242,9 +243,9 @@ def _is_written(sink: KafkaTopic, turn: Turn) -> bool:
 
 
 def _must_look(turn: Turn) -> bool:
-    """Whether the epoch may be there: this start wrote none before, or this task is tried again."""
+    """Whether the epoch may be there: it is the first of this start, or it is tried again."""
     context = TaskContext.get()
-    return not turn.is_known or (context is not None and context.attemptNumber() > 0)
+    return not turn.is_new or (context is not None and context.attemptNumber() > 0)
 
 
 def _note(sink: KafkaTopic, turn: Turn) -> Note:

@@ -471,9 +471,9 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        client = consumer(self.kafka, self._patience, self.group or f"headgate-{self.operator}", os.getpid())
-        reading = Reading(client, self.kafka, self._patience, self.operator, self._lost_in_lane)
         with asking_kafka(self.kafka, self.operator):
+            client = consumer(self.kafka, self._patience, self.group or f"headgate-{self.operator}", os.getpid())
+            reading = Reading(client, self.kafka, self._patience, self.operator, self._lost_in_lane)
             for page in reading.pages(partition.ranges):
                 yield batch_of(page, schema, self.decoding)
         for one in partition.ranges:

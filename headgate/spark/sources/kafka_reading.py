@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headgate.errors import EngineError
 from headgate.spark.connections import KafkaPatience, failure
 from headgate.spark.kafka import Options, address, admin, asking_kafka, is_passing, kafka_failure
 from headgate.spark.sources.kafka_offsets import Bounds, Partition, Range
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 PAGE_ROWS = 8192
 """Messages that a lane puts into one Arrow batch."""
+PAGE_BYTES = 16_000_000
+"""Bytes of values at which a batch is put out before it has so many."""
 WAIT_S = 0.1
 """How long a lane waits for messages before it looks at its time-out."""
 PARTITION_EOF, GONE = -191, (-140, 1)
@@ -117,14 +118,15 @@ class Reading:
         """All rows of these ranges; those of a partition in their order."""
         self._open = {(one.partition.topic, one.partition.number): one for one in ranges}
         self._next = {key: one.first for key, one in self._open.items()}
-        page: list[Message] = []
+        page, size = list[Any](), 0
         try:
             self._assign()
             for messages in self._arriving():
                 page += messages
-                if len(page) >= PAGE_ROWS:
+                size += sum(map(len, messages))
+                if len(page) >= PAGE_ROWS or size >= PAGE_BYTES:
                     yield page
-                    page = []
+                    page, size = [], 0
             if page:
                 yield page
         finally:
@@ -195,10 +197,10 @@ class Reading:
         with asking_kafka(self.options, self.operator):
             low = lowest(self.options, self.patience, [one.partition])[one.partition]
             high = highest(self.options, self.patience, [one.partition])[one.partition]
-        again = low <= at <= high
+        if low <= at <= high:
+            told = f"Kafka at {address(self.options)} did not find offset {at} of {one.partition}: ConnectionError"
+            raise failure(told, self.operator)
         gone = one.last - at if low <= at else min(low, one.last) - at
-        if again:
-            raise EngineError(f"Kafka at {address(self.options)} lost offset {at} of {one.partition}: ConnectionError")
         self.on_lost(one.partition, _told(gone, low <= at))
         self.lost[one.partition] = self.lost.get(one.partition, 0) + gone
         self._next[key] = at + gone

@@ -16,6 +16,8 @@ from headgate.spark import sinks, sources
 from headgate.spark.engine import open_engine
 from headgate.spark.topology import Topology
 
+PATIENT = {"fetch.wait.max.ms": 500}
+"""The gateway of SeaweedFS answers with nothing if it cannot read from its disks within this time."""
 JOB, IN, OUT = "copy", "orders", "copies"
 SETTINGS = SparkSettings(
     slots=4, read_limit=150, stop_s=20, back_off_s=0.3, outage_retry_s=1.0, retries=20, kafka_answer_s=10.0
@@ -30,10 +32,10 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def topology(servers: str, delivery: str) -> Topology:
     """Rows come from 2 partitions into 3 lanes, pass 2 lanes, and go to another topic."""
     job = Topology(JOB, Intent(latency="30s"), pace_s=0.0)
-    rows = job.source("in", sources.kafka(IN, servers=servers), lanes=3)
+    rows = job.source("in", sources.kafka(IN, servers=servers, options=PATIENT), lanes=3)
     values = job.transform("values", lambda frame: frame.select("value"), rows)
     copied = job.batches("copied", same, values, schema="value binary", lanes=2)
-    job.sink("out", sinks.kafka(OUT, servers=servers, delivery=delivery), copied)
+    job.sink("out", sinks.kafka(OUT, servers=servers, delivery=delivery, options=PATIENT), copied)
     return job
 
 

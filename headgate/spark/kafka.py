@@ -32,6 +32,40 @@ QUIET = {"log_level": "2", "log.connection.close": "false"}
 """librdkafka reports every refused connection on stderr; the client's errors say the same once."""
 OWN = frozenset(("group.id", "enable.auto.commit", "enable.auto.offset.store", "transactional.id", "auto.offset.reset"))
 """Options that decide which rows are read and written; they are Headgate's."""
+PASSING = frozenset(
+    [
+        "_TRANSPORT",
+        "_TIMED_OUT",
+        "_TIMED_OUT_QUEUE",
+        "_MSG_TIMED_OUT",
+        "_ALL_BROKERS_DOWN",
+        "_RESOLVE",
+        "_WAIT_COORD",
+        "_DESTROY_BROKER",
+        "_NOENT",
+        "_NO_OFFSET",
+        "_UNKNOWN_PARTITION",
+        "_UNKNOWN_TOPIC",
+        "UNKNOWN_TOPIC_OR_PART",
+        "LEADER_NOT_AVAILABLE",
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "BROKER_NOT_AVAILABLE",
+        "REPLICA_NOT_AVAILABLE",
+        "NETWORK_EXCEPTION",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "KAFKA_STORAGE_ERROR",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
+        "CONCURRENT_TRANSACTIONS",
+    ]
+)
+"""Errors of a broker that is away, too slow, or moves partitions; the library marks only those of transactions."""
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -107,7 +141,7 @@ def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) 
         "enable.partition.eof": "true",
     }
     # A lane reads a range and no further: it fetches little beyond its end, and a fetch at the end of a partition is not held up.
-    lean = {"fetch.wait.max.ms": "2", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}
+    lean = {"fetch.wait.max.ms": "20", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}
     return Consumer(lean | _common(options, patience) | ours)
 
 
@@ -162,20 +196,7 @@ def _kind(error: Any) -> str:
 
 def is_passing(error: Any) -> bool:
     """Whether the same call may work later."""
-    from confluent_kafka import KafkaError
-
-    passing = (
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._WAIT_COORD,
-        KafkaError._DESTROY_BROKER,
-        KafkaError._NO_OFFSET,
-    )
-    return error.retriable() or error.code() in passing
+    return error.retriable() or error.name() in PASSING
 
 
 def is_fenced(error: Any) -> bool:

@@ -28,6 +28,7 @@ NEEDS_TESSERACT = pytest.mark.skipif(shutil.which("tesseract") is None, reason="
 JOBS = (
     "diamond",
     "existing_query",
+    "kafka",
     "linear",
     pytest.param("manufacturing", marks=NEEDS_TESSERACT),
     "pageload",

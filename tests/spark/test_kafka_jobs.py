@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
 from redis import Redis
 
@@ -100,6 +102,22 @@ def test_a_job_reads_and_writes_kafka(engine: SparkEngine, kafka_servers: str, u
     assert sorted(row.value() for row in read_all(kafka_servers, out)) == sorted(map(order, range(ROWS)))
     reading = engine.observe().jobs["copies"]
     assert reading is not None and (reading.arrived["in"], reading.backlog) == (ROWS, 0)
+    group = Consumer({"bootstrap.servers": kafka_servers, "group.id": "lag-tool", "log_level": 2})
+    ends = [TopicPartition(topic, number) for number in range(2)]
+    until(lambda: all(one.offset > 0 for one in group.committed(ends, timeout=20)), "offsets of the group")
+    group.close()
+
+
+def test_the_example_passes_large_orders_on(engine: SparkEngine, kafka_servers: str, until: Until) -> None:
+    topic, out = new_topic(), new_topic("large")
+    write(kafka_servers, "headgate-epochs", [b"{}"], key=b"nobody")
+    write(kafka_servers, topic, map(order, range(900, 1100)), partitions=2)
+    example = Path(__file__).parents[2] / "examples" / "kafka.py"
+    arguments = {"servers": kafka_servers, "read": topic, "write": out}
+    engine.submit(load(JobRequest(str(example), parameters=arguments)))
+    until(lambda: processed(engine, "large-orders", "orders") == 200, "all orders")
+    found = [json.loads(row.value())["id"] for row in read_all(kafka_servers, out)]
+    assert sorted(found) == list(range(1001, 1100))
 
 
 @contextmanager

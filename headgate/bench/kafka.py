@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark.sql import types as T
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headgate.bench import Figure, Result, ratio, repeated
 from headgate.bench.brokers import mock_broker
@@ -34,9 +32,11 @@ from headgate.spark import levers, sinks, sources
 from headgate.spark.kafka import checked_options
 from headgate.spark.levers import Levers
 from headgate.spark.sinks.kafka import EPOCHS, Delivery
-from headgate.spark.sources.kafka import OWN, KafkaReader
+from headgate.spark.sources.kafka import KafkaReader
+from headgate.spark.sources.kafka import columns_of as kafka_columns
 from headgate.spark.sources.kafka_reading import Topics, highest, partitions_of
 from headgate.spark.sources.redis import RedisReader
+from headgate.spark.sources.redis import columns_of as redis_columns
 from headgate.spark.topology import Topology
 from headgate.spark.writing import Start, Writing
 
@@ -57,7 +57,6 @@ WAITING_ROWS = 150_000
 FEED_ROWS_S = 2000
 LAG_S = 10.0
 SCHEMA = "id long, user string, amount double"
-COLUMNS = (("id", T.LongType()), ("user", T.StringType()), ("amount", T.DoubleType()))
 TOPIC, JOB = "orders", "waiting"
 
 
@@ -67,8 +66,8 @@ def measure(full: bool = False, kills: int | None = None, seed: int | None = Non
         return _killed(kills, secrets.randbelow(10**6) if seed is None else seed)
     with _brokers() as (servers, redis, place):
         _fill(servers, redis)
-        reads = _reads(servers, redis.url, place, FULL_TURNS if full else TURNS)
         with engine(SparkSettings(slots=16, longest_epoch_s=2.0, first_rows=1000)) as spark:
+            reads = _reads(servers, redis.url, place, FULL_TURNS if full else TURNS)
             writes = _writes(spark, servers, redis.url, FULL_TURNS if full else TURNS)
             lanes = _by_lanes(spark, servers)
             lag = _lag(spark, servers)
@@ -154,26 +153,21 @@ def _kafka_side(servers: str, place: Path) -> Callable[[], int]:
     levers.write(place, Levers(1, None))
     source = sources.kafka(TOPIC, servers=servers, schema=SCHEMA)
     source.begin(place)
-    schema = T.StructType([*(T.StructField(name, kind) for name, kind in COLUMNS), *OWN])
-
-    def read() -> int:
-        return _rows(KafkaReader(source.reader_options(place), schema))
-
-    return read
+    schema = kafka_columns(SCHEMA)
+    return lambda: _rows(KafkaReader(source.reader_options(place), schema))
 
 
 def _redis_side(url: str, place: Path) -> Callable[[], int]:
     place.mkdir()
     levers.write(place, Levers(1, None))
-    own = (("arrived", T.TimestampType()), ("entry", T.StringType()), ("stream", T.StringType()))
-    schema = T.StructType([T.StructField(name, kind) for name, kind in (*COLUMNS, *own)])
+    schema = redis_columns(SCHEMA)
     options = {"streams": json.dumps([TOPIC]), "url": url, "place": str(place), "operator": "in", "on_loss": "fail"}
     return lambda: _rows(RedisReader(options, schema))
 
 
 def _rows(reader: Any) -> int:
     start = reader.initialOffset()
-    shares = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    shares = reader.partitions(start, reader.latestOffset(start, None))
     return sum(batch.num_rows for share in shares for batch in reader.read(share))
 
 

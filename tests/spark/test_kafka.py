@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from headgate.errors import EngineError, GraphError
 from headgate.spark.connections import KafkaPatience
 from headgate.spark.kafka import checked_options, resolved
 from headgate.spark.lanes import LaneError
+from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sources import kafka as from_kafka
 from headgate.spark.sources.decoding import Decoding, Format
 from headgate.spark.sources.kafka import OWN
@@ -327,6 +329,14 @@ def test_secrets_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyP
     assert resolved(source.options)["ssl.key.password"] == "from a file"
     told = f"{source!r} {source.reader_options(tmp_path)} {source.options}"
     assert "hunter2" not in told and "from a file" not in told
+
+
+def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(GraphError, match=r"pip install 'headgate\[kafka\]'"):
+        from_kafka("a", servers="x")
+    with pytest.raises(GraphError, match=r"pip install 'headgate\[kafka\]'"):
+        to_kafka("a", servers="x")
 
 
 def test_a_secret_that_is_not_there_is_named() -> None:

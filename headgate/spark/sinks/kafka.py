@@ -174,7 +174,7 @@ class Turn:
     writing: Writing
     epoch: int
     is_new: bool
-    """Whether this start has written the epoch before, so that this one cannot be there."""
+    """Whether this start wrote an earlier epoch and never tried this one, so that it cannot be there."""
 
 
 def send(sink: KafkaTopic, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -311,7 +311,7 @@ def send_rest(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -
     rows = 0
     with asking_kafka(sink.options, turn.writing.sink):
         note = _note(sink, turn) if _must_look(turn) else Note()
-        if note.epoch < turn.epoch or note.begun is not None:
+        if note.epoch < turn.epoch or (note.epoch == turn.epoch and note.begun is not None):
             rows = _send_rest(sink, turn, note, batches)
     for _ in batches:
         pass

@@ -441,6 +441,25 @@ class ServiceSettings:
         "Open connections to the API; beyond this number, the API closes the connection that has waited longest for a request.",
         2,
     )
+    metrics_jobs: int = setting(
+        200, "jobs", "Jobs with their own series in `/metrics`; further jobs are summed as `other`.", 0
+    )
+    metrics_operators: int = setting(
+        20,
+        "operators",
+        "Operators of a job with their own series in `/metrics`; further ones are summed as `other`.",
+        0,
+    )
+    metrics_hosts: int = setting(
+        200, "hosts", "Hosts with their own series in `/metrics`; further hosts are summed as `other`.", 0
+    )
+    objective_share: float = setting(
+        0.95,
+        "share",
+        "Share of rounds in which an intent should be met; the alert rules divide misses by the rest.",
+        0,
+        0.9999,
+    )
 
 
 @dataclass(frozen=True, slots=True)

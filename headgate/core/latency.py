@@ -49,13 +49,16 @@ class Latency:
 
     def percentile_s(self, percentile: float) -> float:
         """The value below which `percentile` % of the rows lie."""
+        return self.percentiles_s(percentile)[0]
+
+    def percentiles_s(self, *percentiles: float) -> tuple[float, ...]:
+        """Several percentiles at the price of one."""
+        if self.rows <= 0:
+            raise ValueError("a latency without rows has no percentile")
         sketch = DDSketch(RELATIVE_ACCURACY)
         for value, weight in self.points:
             sketch.add(value, weight)
-        answer: float | None = sketch.get_quantile_value(percentile / 100)
-        if answer is None:
-            raise ValueError("a latency without rows has no percentile")
-        return answer
+        return tuple(sketch.get_quantile_value(percentile / 100) for percentile in percentiles)
 
 
 def merge(parts: Iterable[Latency | None]) -> Latency | None:

@@ -197,7 +197,7 @@ def opened(path: Path, window: int, tell: Callable[[str], None]) -> SqliteJourna
 @contextmanager
 def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterator[Callable[[], None]]:
     """The API answers and says where; yields what says so again if the file was lost."""
-    app = app_of(service, plan.home.new_token(), plan.service)
+    app = app_of(service, plan.home.new_token(), plan.service, plan.home.kept_metrics_token())
 
     def tell(text: str) -> None:
         service.watcher.tell(service.now_s(), "", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +38,7 @@ from headgate.landlord import Landlord
 from headgate.policies import policy_named
 from headgate.ports import JobPhase, Jobs, JobState, Journal
 from headgate.server.board import BROKEN, KEPT_ACTIONS, NO_ROUND, StatusBoard
+from headgate.server.lost_hosts import LostHosts
 from headgate.server.registry import Registered, Registry
 from headgate.server.removed import PLACE, RemovedJob
 from headgate.server.retention import Retention
@@ -102,7 +104,8 @@ class Service:
         self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only, self.alerts)
         self.board = StatusBoard(engine, loop.settings, loop.policy, now_s)
         self._told: dict[str, JobState] = {}
-        """Only the loop uses it."""
+        """Only the loop uses it, and `_lost`."""
+        self._lost = LostHosts()
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         """One per job that is being changed; `_locks_lock` guards it."""
         self._locks_lock = threading.Lock()
@@ -212,17 +215,24 @@ class Service:
 
     def round(self) -> None:
         """One turn; whatever goes wrong in it is told and must not end the jobs."""
+        begun_s = time.perf_counter()
         self._clean()
+        self.tally.failed_rounds += not self._round()
+        self.tally.seconds += time.perf_counter() - begun_s
+
+    def _round(self) -> bool:
+        """Whether it was completed."""
         try:
             view, decision = self.controller.round()
         except Exception as error:  # the edge of the round: an engine that cannot be read, a broken policy
             self._tell_trouble(f"{NO_ROUND}: {_reason(error)}", self._look_at_hosts(None))
             self._show_stale()
-            return
+            return False
         self._publish(view, decision)
         self._tell_trouble(self.controller.trouble, self._look_at_hosts(view))
         self.tally.add(view, self.board.satisfaction(view), decision.action, self.controller.outcome)
         self.watcher.round(view, self.board.phase(), decision.action, self.states())
+        return True
 
     def _clean(self) -> None:
         """Delete what was kept for long enough; what cannot be deleted now is tried again in an hour."""
@@ -234,6 +244,7 @@ class Service:
 
     def _publish(self, view: View, decision: Decision) -> None:
         policy, samples = self.controller.policy, self.controller.windows.samples
+        self.tally.hosts_lost += self._lost.count(view.hosts, self.board.leases)
         read_s = {name: kept[-1].at_s for name, kept in samples.items() if kept}
         picture = Picture(view, policy.phase(), decision.cause, policy.advice(view), self.now_s(), read_s)
         done = [] if decision.action is None else [action_status(view.at_s, decision.action, self.controller.outcome)]
@@ -279,7 +290,9 @@ class Service:
         """A job that does not run raises an alert."""
         states = self.states()
         for name, state in states.items():
-            text = _change(self._told.get(name), state)
+            before = self._told.get(name)
+            self.tally.failures[name] += state.phase in BROKEN and state != before
+            text = _change(before, state)
             if text and state.phase in BROKEN:
                 self.alerts(self.now_s(), f"{name}: {text}")
             elif text:

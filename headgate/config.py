@@ -441,6 +441,12 @@ class ServiceSettings:
         "Open connections to the API; beyond this number, the API closes the connection that has waited longest for a request.",
         2,
     )
+    webhook_format: str = setting(
+        "plain",
+        "",
+        "Form of the alerts that are posted to the webhook of the cluster file: `plain`, for `alertmanager`, or for `slack`.",
+        choices=("plain", "alertmanager", "slack"),
+    )
     metrics_jobs: int = setting(
         200, "jobs", "Jobs with their own series in `/metrics`; further jobs are summed as `other`.", 0
     )
@@ -452,6 +458,9 @@ class ServiceSettings:
     )
     metrics_hosts: int = setting(
         200, "hosts", "Hosts with their own series in `/metrics`; further hosts are summed as `other`.", 0
+    )
+    metrics_state_s: float = setting(
+        60.0, "s", "Time after which `/metrics` reads the size of a job's keyed state from disk again.", 0
     )
     objective_share: float = setting(
         0.95,

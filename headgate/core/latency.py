@@ -53,12 +53,16 @@ class Latency:
 
     def percentiles_s(self, *percentiles: float) -> tuple[float, ...]:
         """Several percentiles at the price of one."""
-        if self.rows <= 0:
-            raise ValueError("a latency without rows has no percentile")
         sketch = DDSketch(RELATIVE_ACCURACY)
         for value, weight in self.points:
             sketch.add(value, weight)
-        return tuple(sketch.get_quantile_value(percentile / 100) for percentile in percentiles)
+        return tuple(_known(sketch.get_quantile_value(percentile / 100)) for percentile in percentiles)
+
+
+def _known(answer: float | None) -> float:
+    if answer is None:
+        raise ValueError("a latency without rows has no percentile")
+    return answer
 
 
 def merge(parts: Iterable[Latency | None]) -> Latency | None:

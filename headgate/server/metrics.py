@@ -23,7 +23,9 @@ from headgate.core.metrics import JobView, capacities
 from headgate.core.model import HOST_KINDS, ActionKind, OperatorReading
 from headgate.ports import JobPhase
 from headgate.server.board import STALE
+from headgate.server.removed import JOBS as JOBS_FOLDER
 from headgate.server.service import Service
+from headgate.server.state_sizes import StateSizes
 from headgate.server.status import HostStatus, JobStatus, LeasesStatus, Status, Tally
 
 PATH = "/metrics"
@@ -137,6 +139,9 @@ VERDICTS = counter(
     (*JOB, "verdict"),
     is_summed=True,
 )
+STATE = Gauge(
+    "headgate_job_state_bytes", "Size of the checkpoints of the job's keyed state on disk.", JOB, is_summed=True
+)
 COST = counter(
     "headgate_job_cost_total", "Money that the hosts of the job have cost, as the bill divides it.", JOB, is_summed=True
 )
@@ -232,7 +237,7 @@ ACTIONS = counter(
 ALL: tuple[Described, ...] = (
     *(INFO, HEALTHY, JOBS, UTILITY, WORTH, SATISFACTION, OBJECTIVE, LAST_ROUND, ROUND, FAILED_ROUNDS, ACTIONS),
     *JOB_METRICS,
-    *(LATENCY, PHASE, FAILURES, VERDICTS, COST),
+    *(LATENCY, PHASE, FAILURES, VERDICTS, STATE, COST),
     *OPERATOR_METRICS,
     *(OPERATOR_LANES, CAPACITY),
     *HOST_METRICS,
@@ -280,6 +285,7 @@ class Collector:
 
     def __init__(self, service: Service, settings: ServiceSettings) -> None:
         self._service, self._settings = service, settings
+        self._sizes = StateSizes(service.registry.path.parent / JOBS_FOLDER, settings.metrics_state_s)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics at this moment."""
@@ -317,6 +323,8 @@ class Collector:
             (((*label, phase.value), float(job.state == phase.value)) for label, _, job in named for phase in JobPhase),
         )
         yield bounded(FAILURES, ((label, float(tally.failures[name])) for label, name, _ in named))
+        sizes = self._sizes.of(status.jobs)
+        yield bounded(STATE, ((label, sizes.get(name)) for label, name, _ in named))
         yield bounded(VERDICTS, (one for label, name, _ in named for one in _verdicts(label, name, tally)))
 
     def _job_labels(self, status: Status) -> dict[str, Labels]:

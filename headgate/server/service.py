@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from headgate import clock, explain
-from headgate.alerts import Alerts
+from headgate.alerts import Alerts, Webhook
 from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.health.policies import check_policy
@@ -74,7 +74,7 @@ class Loop:
     policy: str = "headgate"
     observe_only: bool = False
     user_policies: Mapping[str, Guarded] = field(default_factory=dict)
-    webhook: str | None = None
+    webhook: Webhook | None = None
 
 
 class Service:
@@ -100,8 +100,8 @@ class Service:
         self.now_s = now_s
         self.tally = Tally()
         policy = policy_named(loop.policy, loop.settings, loop.user_policies)
-        self.alerts = Alerts(lambda at_s, text: watcher.tell(at_s, "", text), loop.webhook)
-        self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only, self.alerts)
+        self.alerts = Alerts(watcher.tell, loop.webhook)
+        self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only, self._alert)
         self.board = StatusBoard(engine, loop.settings, loop.policy, now_s)
         self._told: dict[str, JobState] = {}
         """Only the loop uses it, and `_lost`."""
@@ -294,10 +294,18 @@ class Service:
             self.tally.failures[name] += state.phase in BROKEN and state != before
             text = _change(before, state)
             if text and state.phase in BROKEN:
-                self.alerts(self.now_s(), f"{name}: {text}")
+                self.alerts(self.now_s(), text, name)
             elif text:
                 self._tell(name, text)
         self._told = states
+
+    def _alert(self, at_s: float, text: str) -> None:
+        """An alert of the policy; one about a job begins with its name."""
+        job, _, rest = text.partition(": ")
+        if rest and job in self.board.known.now():
+            self.alerts(at_s, rest, job)
+        else:
+            self.alerts(at_s, text)
 
     def _tell(self, job: str, text: str) -> None:
         self.watcher.tell(self.now_s(), job, text)

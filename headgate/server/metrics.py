@@ -264,8 +264,8 @@ def own_series(names: Iterable[str], most: int) -> dict[str, str]:
     >>> own_series(["a", "other", "b", "c"], 2)
     {'a': 'a', 'other': 'other', 'b': 'b', 'c': 'other'}
     """
-    named = [name for name in names if name != OTHER][:most]
-    return {name: name if name in frozenset(named) else OTHER for name in names}
+    named = frozenset([name for name in names if name != OTHER][:most])
+    return {name: name if name in named else OTHER for name in names}
 
 
 def bounded(metric: Described, samples: Iterable[tuple[Labels, float | None]]) -> Metric:

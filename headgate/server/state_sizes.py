@@ -22,9 +22,9 @@ class StateSizes:
 
     def of(self, names: Iterable[str]) -> dict[str, int]:
         """What is known of these jobs; a job without keyed state, or that was not counted yet, is left out."""
-        begun_s, names = self._clock(), list(names)
-        known = {name: found for name, found in self._known.items() if name in frozenset(names)}
-        for name in sorted(names, key=lambda name: known.get(name, (-self._keep_s, None))[0]):
+        begun_s, wanted = self._clock(), dict.fromkeys(names)
+        known = {name: found for name, found in self._known.items() if name in wanted}
+        for name in sorted(wanted, key=lambda name: known.get(name, (-self._keep_s, None))[0]):
             now_s = self._clock()
             if now_s - begun_s >= SPEND_S:
                 break

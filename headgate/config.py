@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNLIMITED = math.inf
+OTLP = "otlp"
 
 
 def setting(
@@ -411,6 +412,12 @@ class SparkSettings:
     )
     log_mb: float = setting(
         10.0, "MB", "The service rotates `spark.log` and `spark.out` when they exceed this size.", 0.01
+    )
+    traces: str = setting(
+        "off",
+        "",
+        "`otlp` sends a trace of each epoch by OpenTelemetry, to the address in `OTEL_EXPORTER_OTLP_ENDPOINT`; needs `headgate[otel]`.",
+        choices=("off", OTLP),
     )
     log_files: int = setting(3, "files", "Rotated files of `spark.log`, and of `spark.out`, that are kept.", 1, 1000)
     state: StateSettings = StateSettings()

@@ -29,6 +29,7 @@ from headgate.spark.pulse import Pulse
 from headgate.spark.reasons import Cause, Failure, failure_of, reason_of
 from headgate.spark.standing import About
 from headgate.spark.topology import MOST_SHARE, Topology
+from headgate.spark.tracing import NO_TRACES, Traces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

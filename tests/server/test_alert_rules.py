@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -116,7 +117,7 @@ def test_every_query_of_the_grafana_dashboard_returns_data(shop: Shop) -> None:
         for name, value in values.items():
             query = query.replace(name, value)
         assert "$" not in query
-        awaited(lambda query=query: shop.monitoring.query(query), query)
+        awaited(partial(shop.monitoring.query, query), query)
 
 
 def test_alert_of_the_service_is_posted_to_alertmanager(shop: Shop) -> None:

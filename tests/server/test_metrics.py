@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import subprocess
 from contextlib import closing
+from typing import Any
 
 import httpx
 import pytest
@@ -31,7 +32,7 @@ from tests.server.fake import RATE_ROWS_S
 class Scrape:
     """The samples of one scrape."""
 
-    def __init__(self, bench: Bench, **settings: float) -> None:
+    def __init__(self, bench: Bench, **settings: Any) -> None:
         changed = dataclasses.replace(ServiceSettings(), **settings)
         self.text = generate_latest(registry_of(bench.service, changed)).decode()
         self.families = list(text_string_to_metric_families(self.text))

@@ -14,7 +14,7 @@ from headgate.errors import InputError
 from headgate.spark.engine import SparkEngine
 from headgate.spark.tracing import NO_TRACES, EpochTimes, OtelTraces, opened
 
-from .builders import copied, epochs, start
+from .builders import copied, epochs
 from .conftest import Until
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="OpenTelemetry is missing: pip install 'headgate[otel]'")
@@ -71,8 +71,7 @@ def test_epochs_of_a_job_on_spark_are_traced(
     engine: SparkEngine, until: Until, out: Path, collected: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_shared", dataclasses.replace(engine._shared, traces=collected.traces))
-    job = copied("traced", out, 100)
-    start(engine, job)
+    engine.submit(copied("traced", out, 100))
     until(lambda: epochs(engine, "traced") >= 1 and collected.epochs(), "an epoch")
     first = collected.epochs()[0]
     assert (first.attributes["headgate.job"], first.attributes["headgate.epoch"]) == ("traced", 0)

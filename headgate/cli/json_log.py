@@ -60,7 +60,7 @@ class JsonLog:
         about = {"job": job, "epoch": self._epochs.get(job)} if job else {}
         known = {name: value for name, value in {**about, **more}.items() if value is not None}
         time = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
-        text = json.dumps({"time": time, "level": level, "message": message, **known}, ensure_ascii=False)
+        text = json.dumps({"time": time, "level": level, "message": message, **known})  # in ASCII, whatever the locale
         with self._lock:
             self._write(text)
 

@@ -291,7 +291,7 @@ class Service:
         states = self.states()
         for name, state in states.items():
             before = self._told.get(name)
-            self.tally.failures[name] += state.phase in BROKEN and state != before
+            self.tally.failures[name] += state.phase in BROKEN and _standing(state) != _standing(before)
             text = _change(before, state)
             if text and state.phase in BROKEN:
                 self.alerts(self.now_s(), text, name)
@@ -521,6 +521,11 @@ def _fitting(topology: Topology, allocation: JobAllocation | None) -> JobAllocat
     most = {name: topology.nodes[name].max_lanes for name in allocation.lanes}
     fits = all(limit is None or allocation.lanes[name] <= limit for name, limit in most.items())
     return allocation if fits else None
+
+
+def _standing(state: JobState | None) -> tuple[object, ...] | None:
+    """What differs from one failure to the next; share and read limit are not part of it."""
+    return None if state is None else (state.phase, state.reason, state.since_s)
 
 
 def _change(before: JobState | None, now: JobState) -> str:

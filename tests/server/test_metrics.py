@@ -143,6 +143,8 @@ def test_failures_are_counted_once_each(bench):
         bench.rounds(2)
     bench.engine.fail("orders", "no network")
     bench.rounds(1)
+    bench.engine.set_share("orders", 5)
+    bench.rounds(1)
     scrape = Scrape(bench)
     assert scrape.value("headgate_job_failures_total") == 3.0
     assert scrape.value("headgate_job_phase", phase="failed") == scrape.value("headgate_jobs", phase="failed") == 1.0

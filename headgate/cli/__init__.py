@@ -21,7 +21,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("pause", "resume"): "Stop a job after its epoch, or continue it.",
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
-    ("settings", "rules", "metrics"): "List settings, the scheduler's rules, or metrics and alert rules.",
+    ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
 }
 """Commands that share a line of the help."""
 

@@ -77,7 +77,12 @@ class OtelTraces:
         """One span, with a child for each part."""
         from opentelemetry.trace import set_span_in_context
 
-        about = {"headgate.job": job, "headgate.tenant": tenant, "headgate.epoch": number, "headgate.rows": rows}
+        about: dict[str, str | int] = {
+            "headgate.job": job,
+            "headgate.tenant": tenant,
+            "headgate.epoch": number,
+            "headgate.rows": rows,
+        }
         span = self._tracer.start_span(f"epoch of {job}", attributes=about, start_time=_ns(times.asked_s))
         inside = set_span_in_context(span)
         for name, begin_s, end_s in times.parts():

@@ -140,7 +140,7 @@ def test_alert_of_the_service_is_posted_to_alertmanager(shop: Shop) -> None:
 # -- simulated hours
 
 SCRAPE_S, HOUR_S = 15, 3600
-TROUBLE_S, WITHIN_S = 600, 120
+START_S, TROUBLE_S, WITHIN_S = 45, 600, 120
 INSTANCE = "127.0.0.1:8421"
 
 
@@ -216,6 +216,16 @@ def test_no_alert_fires_in_an_hour_without_trouble(bench: Bench, tmp_path: Path)
     course.run(HOUR_S + SCRAPE_S)
     assert len(course.scrapes) == HOUR_S // SCRAPE_S + 1
     fired(course, {HOUR_S: []}, tmp_path)
+
+
+def test_slow_start_of_a_job_fires_nothing(bench: Bench, tmp_path: Path) -> None:
+    course = Course(bench)
+    course.engine.latencies_s["late"] = 30.0
+    course.run(START_S)
+    del course.engine.latencies_s["late"]
+    course.run(TROUBLE_S + SCRAPE_S)
+    assert bench.service.tally.judged["late"] > bench.service.tally.met["late"] > 0
+    fired(course, {TROUBLE_S: []}, tmp_path)
 
 
 def late(course: Course) -> None:

@@ -218,6 +218,16 @@ def test_no_alert_fires_in_an_hour_without_trouble(bench: Bench, tmp_path: Path)
     fired(course, {HOUR_S: []}, tmp_path)
 
 
+def test_job_that_misses_its_intent_now_and_then_burns_slowly(bench: Bench, tmp_path: Path) -> None:
+    course = Course(bench)
+    for begin_s in range(0, HOUR_S // 2, 240):
+        course.run(begin_s + 225)
+        course.engine.latencies_s["late"] = 300.0
+        course.run(begin_s + 240)
+        del course.engine.latencies_s["late"]
+    fired(course, {HOUR_S // 2 - SCRAPE_S: ["HeadgateIntentBurnsFast", "HeadgateIntentBurnsSlowly"]}, tmp_path)
+
+
 def test_slow_start_of_a_job_fires_nothing(bench: Bench, tmp_path: Path) -> None:
     course = Course(bench)
     course.engine.latencies_s["late"] = 30.0

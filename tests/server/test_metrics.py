@@ -286,8 +286,13 @@ def test_counting_leaves_to_the_next_scrape_what_takes_too_long(tmp_path):
 
 
 def test_metrics_of_a_running_service_are_printed(bench, tmp_path, capsys):
-    assert run_command(["metrics", "show", "--home", str(tmp_path)]) != 0
+    home, show = Home(tmp_path), ["metrics", "show", "--home", str(tmp_path)]
+    assert run_command(show) != 0
     assert "no Headgate runs" in capsys.readouterr().err
+    app = app_of(bench.service, home.new_token())
+    with closing(listen()) as listening, served(app, listening) as url, home.announced(url):
+        assert run_command(show) == 0
+    assert "\nheadgate_healthy 0.0\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,14 @@ class Place:
     """A table that may not exist yet."""
 
     uri: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @staticmethod
     def of(uri: str, storage: Mapping[str, str]) -> Place:
         """With secrets revealed, and a path that means the same in every process."""
         path = uri.removeprefix(LOCAL)
         if "://" in path:
-            return Place(uri, all_revealed(storage, f'Delta table "{shown(uri)}"'))
+            return Place(uri, tuple(all_revealed(storage, f'Delta table "{shown(uri)}"').items()))
         return Place(os.path.abspath(path))
 
     @property

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from headgate.errors import EngineError
 
-ENVIRONMENT, FILE = "env:", "file:"
+ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
 
 
 def revealed(value: str, what: str) -> str:
     """The value itself, or what it refers to; looked up in the service, whose lanes get the result.
 
-    >>> revealed("eu-central-1", "the region")
-    'eu-central-1'
+    >>> revealed("eu-central-1", "the region"), revealed("file:///lake", "an address, which is no secret")
+    ('eu-central-1', 'file:///lake')
     """
     if value.startswith(ENVIRONMENT):
         return _variable(value.removeprefix(ENVIRONMENT), what)
-    if value.startswith(FILE):
+    if value.startswith(FILE) and not value.startswith(ADDRESS):
         return _content(value.removeprefix(FILE), what)
     return value
 

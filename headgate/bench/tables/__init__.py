@@ -1,7 +1,7 @@
 """Tables under `kill -9`: the process that writes to them is killed at random points and times, and each row is there exactly once.
 
-For each kind of table, a process writes epochs with the code of the sink. Every second kill comes at a named point between the write
-of a lane and Spark's commit, the others after a random time. At the end, a process that is not killed writes the epoch in flight.
+For each kind of table, a process writes epochs with the code of the sink. It is killed at named points between the write of a lane and
+Spark's commit, and after random times besides. At the end, a process that is not killed writes the epoch in flight.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import random
 import secrets
-import statistics
 import sys
-import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,13 +24,18 @@ from headgate.bench.tables.writer import Target, Wrong
 from headgate.bench.workload import home
 from headgate.errors import EngineError
 from headgate.sim.bars import Bar
+from headgate.spark.sinks import staged
 
-EPOCHS = 2
-"""That a process writes if it is not killed."""
-LATEST_S = 0.5
+MOST_EPOCHS = 3
+"""That a process writes if it is not killed before."""
+LATEST_S = 1.0
 """When a process is killed at the latest, if it is killed after a time."""
+BY_TIME = 3
+"""After so many kills at a point comes one after a time."""
 PATIENCE_S = 120.0
 KILLED = -9
+POINTS = staged.POINTS[1:]
+"""From the middle of a lane's write to the moment before Spark's commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,9 @@ class Outcome:
     """One table after all kills."""
 
     wrong: Wrong
-    kills: int
+    at_points: Counter[str]
+    by_time: int
     epochs: int
-    epoch_s: float
-    """Median time of an epoch that was not killed, with the start of its process."""
 
 
 def measure(kills: int = 20, seed: int | None = None) -> Result:
@@ -53,19 +56,22 @@ def measure(kills: int = 20, seed: int | None = None) -> Result:
     with home() as place, ExitStack() as stack:
         targets = list(_targets(place, stack, notes))
         found = {name: under_kills(target, kills, seed) for name, target in targets}
-    figures = [Figure("seed", seed, "")]
-    for name, outcome in found.items():
-        figures.append(Figure(f"{name}: kills", outcome.kills, ""))
-        figures.append(Figure(f"{name}: epochs", outcome.epochs, ""))
-        figures.append(Figure(f"{name}: two epochs, with the start of a process", 1000 * outcome.epoch_s, "ms"))
+    figures = [Figure("seed", seed, ""), *(one for name, outcome in found.items() for one in _figures(name, outcome))]
     bars = [bar for name, outcome in found.items() for bar in _bars(name, outcome, kills)]
     return Result(tuple(figures), tuple(bars), tuple(notes))
 
 
+def _figures(name: str, outcome: Outcome) -> Iterator[Figure]:
+    for point in POINTS:
+        yield Figure(f"{name}: kills at {point.removeprefix('sink: ')}", outcome.at_points[point], "")
+    yield Figure(f"{name}: kills after a random time", outcome.by_time, "")
+    yield Figure(f"{name}: epochs written", outcome.epochs, "")
+
+
 def _bars(name: str, outcome: Outcome, kills: int) -> Iterator[Bar]:
-    yield Bar(f"{name}: rows lost after {outcome.kills} kills", outcome.wrong.lost, "<=", 0)
-    yield Bar(f"{name}: rows doubled after {outcome.kills} kills", outcome.wrong.doubled, "<=", 0)
-    yield Bar(f"{name}: kills", outcome.kills, ">=", kills)
+    yield Bar(f"{name}: kills between the write and Spark's commit", outcome.at_points.total(), ">=", kills)
+    yield Bar(f"{name}: rows lost", outcome.wrong.lost, "<=", 0)
+    yield Bar(f"{name}: rows doubled", outcome.wrong.doubled, "<=", 0)
 
 
 def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[str, Target]]:
@@ -87,27 +93,16 @@ def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[
 
 
 def under_kills(target: Target, kills: int, seed: int) -> Outcome:
-    """Kill the process that writes to the table so often; then let it finish."""
+    """Kill the process that writes to the table so often at points, and some more times; then let it finish."""
     target.place.mkdir(parents=True)
-    chance, done, times = random.Random(f"{seed} {target.place.name}"), 0, []
-    while done < kills:
-        began_s = time.monotonic()
-        code = _run(target, chance, by_time=done % 2 == 1)
-        done += code == KILLED
-        if code == 0:
-            times.append(time.monotonic() - began_s)
-        elif code != KILLED:
-            raise EngineError(f"the process that writes to {target.store} ended with code {code}; see its error above")
-    if _process(target, 1, None).wait() != 0:
-        raise EngineError(f"the process that writes to {target.store} could not finish; see its error above")
-    return Outcome(writer.compared(target), done, writer.committed(target), statistics.median(times or [0.0]))
-
-
-def _run(target: Target, chance: random.Random, by_time: bool) -> int:
-    process = _process(target, EPOCHS, None if by_time else chance.randrange(10**9))
-    if by_time:
-        process.kill_after(chance.uniform(0, LATEST_S))
-    return process.wait()
+    chance, at_points, by_time = random.Random(f"{seed} {target.place.name}"), Counter[str](), 0
+    while at_points.total() < kills:
+        point = POINTS[at_points.total() % len(POINTS)]
+        at_points[point] += _process(target, chance.randint(1, MOST_EPOCHS), point).wait() == KILLED
+        if at_points.total() % BY_TIME == 0:
+            by_time += _process(target, MOST_EPOCHS, None).wait(chance.uniform(0, LATEST_S)) == KILLED
+    _process(target, 1, None).wait()
+    return Outcome(writer.compared(target), at_points, by_time, writer.committed(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +111,22 @@ class Writing:
 
     process: Any
 
-    def kill_after(self, seconds: float) -> None:
-        self.process.join(seconds)
-        self.process.kill()
-
-    def wait(self) -> int:
-        self.process.join(PATIENCE_S)
-        if self.process.exitcode is None:
+    def wait(self, kill_after_s: float | None = None) -> int:
+        """Its exit code; raises if it ended otherwise than by itself or by a kill."""
+        if kill_after_s is not None:
+            self.process.join(kill_after_s)
             self.process.kill()
-            raise EngineError(f"the process that writes did not end within {PATIENCE_S:g} s")
+        self.process.join(PATIENCE_S)
+        if self.process.exitcode not in (0, KILLED):
+            self.process.kill()
+            raise EngineError(f"the process that writes ended with {self.process.exitcode}; see its error above")
         return int(self.process.exitcode)
 
 
-def _process(target: Target, epochs: int, seed: int | None) -> Writing:
+def _process(target: Target, epochs: int, fatal: str | None) -> Writing:
     """Forked from a process that has imported everything and used none of it: the libraries start threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headgate.bench.tables.writer"])
-    process = context.Process(target=writer.write, args=(target, epochs, seed))
+    process = context.Process(target=writer.write, args=(target, epochs, fatal))
     process.start()
     return Writing(process)

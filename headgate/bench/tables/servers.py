@@ -131,10 +131,10 @@ def _storage(port: int) -> dict[str, str]:
     }
 
 
-def _made_bucket(port: int, server: subprocess.Popen[bytes]) -> bool:
+def _made_bucket(port: int, server: Server) -> bool:
     from pyarrow import fs
 
-    _check(server)
+    server.check()
     there = fs.S3FileSystem(
         access_key=ACCESS,
         secret_key=SECRET,
@@ -153,32 +153,39 @@ def _made_bucket(port: int, server: subprocess.Popen[bytes]) -> bool:
 
 
 @contextmanager
-def _running(command: list[str], end: signal.Signals, user: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    server = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user, cwd="/"
-    )
+def _running(command: list[str], end: signal.Signals, user: str | None = None) -> Iterator[Server]:
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, user=user, cwd="/")
     try:
-        yield server
+        yield Server(command[0], process)
     finally:
-        server.send_signal(end)
+        process.send_signal(end)
         try:
-            server.wait(20)
+            process.wait(20)
         except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+            process.kill()
+            process.wait()
 
 
-def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A program that runs until it is not needed any more."""
+
+    program: str
+    process: subprocess.Popen[bytes]
+
+    def check(self) -> None:
+        """Raises if it has ended."""
+        if self.process.poll() is not None:
+            raise EngineError(f"{self.program} ended with code {self.process.returncode} instead of starting")
+
+
+def _answers(url: str, server: Server) -> bool:
     import psycopg
 
-    _check(server)
+    server.check()
     try:
         psycopg.connect(url, connect_timeout=2).close()
     except psycopg.OperationalError:
         return False
     return True
-
-
-def _check(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is not None:
-        raise EngineError(f"{server.args[0]} ended with code {server.returncode} instead of starting")  # type: ignore[index]

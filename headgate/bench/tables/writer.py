@@ -7,10 +7,9 @@ epoch it has committed.
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,7 +58,7 @@ class Target:
         """Key and number of every row that a reader sees."""
         if self.store == "postgres":
             with psycopg.connect(self.url) as connection:
-                found = connection.execute(f'SELECT key, "row" FROM {self._name}').fetchall()  # type: ignore[arg-type]
+                found = connection.execute(f'SELECT key, "row" FROM {self._name}').fetchall()
             return [(int(key), int(row)) for key, row in found]
         table = self._iceberg() if self.store == "iceberg" else self._delta()
         return list(zip(table["key"].to_pylist(), table["row"].to_pylist(), strict=True))
@@ -125,14 +124,14 @@ def committed(target: Target) -> int:
 # -- the process
 
 
-def write(target: Target, epochs: int, seed: int | None = None) -> None:
-    """Writes the next epochs; with a seed, the process kills itself at a random point of one of them."""
+def write(target: Target, epochs: int, fatal: str | None = None) -> None:
+    """Writes the next epochs; the process kills itself when it passes this point of the last one."""
     writing = Writing(begin_start(target.place / "job"), sink="out")
     first = committed(target)
-    with faults.watched(_killing(seed, epochs)):
-        for epoch in range(first, first + epochs):
+    for epoch in range(first, first + epochs):
+        with faults.watched(partial(_kill_at, fatal if epoch == first + epochs - 1 else None)):
             staged.write_epoch(target.sink(), Claim(writing, epoch), COLUMNS, partial(_put, epoch))
-            files.replace(target.place / DONE, str(epoch + 1).encode())
+        files.replace(target.place / DONE, str(epoch + 1).encode())
 
 
 def _put(epoch: int, stage: Stage | None) -> list[Receipt]:
@@ -141,15 +140,6 @@ def _put(epoch: int, stage: Stage | None) -> list[Receipt]:
     return [receipt for lane in rows_of(epoch) for receipt in staged.put(stage, "out", lane)]
 
 
-def _killing(seed: int | None, epochs: int) -> Callable[[str], None]:
-    if seed is None:
-        return lambda _: None
-    chance = random.Random(seed)
-    fatal, passed = (chance.choice(staged.POINTS), chance.randint(1, epochs)), Counter[str]()
-
-    def kill(point: str) -> None:
-        passed[point] += 1
-        if (point, passed[point]) == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return kill
+def _kill_at(fatal: str | None, point: str) -> None:
+    if point == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -72,7 +73,7 @@ class Delta:
             fence(place, claim)
             table = place.table()
             if not is_new(table, claim, place):
-                os.sync()  # the attempt that wrote the epoch may have been killed before it forced the epoch to disk
+                _make_durable(place, _version_of(place, table.version(), claim))
                 return None
             target = fitting(columns, pa.schema(table.schema().to_arrow()), place.name)
             aside = f"{ASIDE}/{sha256(claim.writer.encode()).hexdigest()[:16]}"
@@ -201,7 +202,7 @@ class DeltaStage:
     def commit(self, receipts: Sequence[Receipt]) -> None:
         with self.place.using():
             write = self._rewriting(receipts) if self.aside else partial(self._add, receipts)
-            self._make_durable(commit_on_top(self.place, self.claim, write))
+            _make_durable(self.place, commit_on_top(self.place, self.claim, write))
             if self.aside:
                 _remove(self.place, self.aside)
 
@@ -239,15 +240,34 @@ class DeltaStage:
         rows = pa.concat_tables(parts)
         return last_of_key(rows, self.key, self.place.name) if self.key else rows
 
-    def _make_durable(self, version: int | None) -> None:
-        """The library does not force what it wrote to disk, and the epoch is not run again once Spark has committed it."""
-        if self.place.local is None or version is None:
-            return
-        entry = f"_delta_log/{version:020d}.json"
-        for line in (self.place.local / entry).read_text().splitlines():
-            if "add" in (action := json.loads(line)):
-                self.place.make_durable(unquote(action["add"]["path"]))
-        self.place.make_durable(entry)
+
+def _make_durable(place: Place, version: int | None) -> None:
+    """The library does not force what it wrote to disk, and the epoch is not run again once Spark has committed it."""
+    if place.local is not None and version is not None:
+        for action in _actions(place.local, version):
+            if "add" in action:
+                place.make_durable(unquote(action["add"]["path"]))
+        place.make_durable(_entry(version))
+
+
+def _version_of(place: Place, newest: int, claim: Claim) -> int | None:
+    """The version that the writer's last epoch made: the attempt that made it may have been killed before it was durable."""
+    if place.local is None:
+        return None
+    for version in range(newest, 0, -1):
+        if not (place.local / _entry(version)).exists():
+            return None
+        if any(action.get("txn", {}).get("appId") == claim.writer for action in _actions(place.local, version)):
+            return version
+    return None
+
+
+def _actions(table: Path, version: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (table / _entry(version)).read_text().splitlines()]
+
+
+def _entry(version: int) -> str:
+    return f"_delta_log/{version:020d}.json"
 
 
 def last_of_key(rows: pa.Table, key: tuple[str, ...], where: str) -> pa.Table:

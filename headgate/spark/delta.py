@@ -15,7 +15,7 @@ from headgate import files
 from headgate.errors import GraphError
 from headgate.spark.connections import shown
 from headgate.spark.extras import require, using
-from headgate.spark.secrets import all_revealed
+from headgate.spark.secrets import all_revealed, check_options
 
 if TYPE_CHECKING:
     # Imported where it is used: it takes 0.2 s, and its threads must not be there before a process is forked.
@@ -80,6 +80,6 @@ def check(uri: str, storage: Mapping[str, str]) -> None:
     """Refuses what cannot be a table, before any job starts."""
     if not isinstance(uri, str | os.PathLike) or not os.fspath(uri):
         raise GraphError(f'a Delta table is at {uri!r}; name a path or an address, such as "s3://bucket/orders"')
-    if not all(isinstance(part, str) for pair in storage.items() for part in pair):
-        raise GraphError(f'an option of the storage of Delta table "{shown(os.fspath(uri))}" is not a text; quote it')
-    require("delta", f'Delta table "{os.fspath(uri)}"')
+    what = f'Delta table "{shown(os.fspath(uri))}"'
+    check_options(storage, what)
+    require("delta", what)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from headgate.errors import EngineError
+from headgate.errors import EngineError, GraphError
 
 ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
+SECRET = re.compile(r"secret|password|token|credential|account.?key|sas.?key", re.IGNORECASE)
+"""Names of options whose values nobody should read in a job file."""
+
+
+def check_options(values: Mapping[str, str], what: str) -> None:
+    """Refuses secrets that stand in the job file: Spark and whoever reads the file would see them."""
+    for name, value in values.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise GraphError(f"option {name!r} of {what} is not a text; quote it")
+        if SECRET.search(name) and not value.startswith((ENVIRONMENT, FILE)):
+            raise GraphError(
+                f'option "{name}" of {what} is a secret; write "env:NAME" or "file:PATH", where its value is'
+            )
 
 
 def revealed(value: str, what: str) -> str:

@@ -12,24 +12,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("deltalake", reason='tests of Delta tables need it: pip install "headgate[delta]"')
+for package in ("deltalake", "pyiceberg", "psycopg"):
+    pytest.importorskip(package, reason='tests of tables need pip install "headgate[delta,iceberg,postgres]"')
 
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T
 
-from headgate.bench.tables import servers
+from headgate.bench.tables import servers, writer
 from headgate.errors import EngineError, GraphError
 from headgate.spark import extras, levers, sinks, sources
+from headgate.spark.delta import Place
 from headgate.spark.lanes import LaneError
 from headgate.spark.levers import Levers
 from headgate.spark.sinks import staged
 from headgate.spark.sinks.staged import Claim, Receipt, Stage, Table
 from headgate.spark.sources.delta import DeltaReader, columns_of
 from headgate.spark.writing import Start, Writing
-
-writer = pytest.importorskip(
-    "headgate.bench.tables.writer", reason='tests of tables need all of them: pip install "headgate[iceberg,postgres]"'
-)
 
 COLUMNS = writer.COLUMNS
 
@@ -228,14 +226,17 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = {"AWS_SECRET_ACCESS_KEY": "hush"}
+    monkeypatch.setenv("LAKE", "hush")
+    storage = {"AWS_SECRET_ACCESS_KEY": "env:LAKE"}
     shown = [
         sinks.delta("s3://lake/rows", storage=storage),
         sources.delta("s3://lake/rows", storage=storage),
-        sinks.iceberg("prod", "shop.orders", {"token": "hush"}),
+        sinks.iceberg("prod", "shop.orders", {"token": "env:LAKE"}),
         sinks.postgres("postgresql://me:hush@127.0.0.1:1/shop", "orders"),
     ]
     assert "hush" not in repr(shown)
+    assert "hush" not in str(sources.delta("s3://lake/rows", storage=storage).options(Path("in")))
+    assert "hush" not in repr(Place.of("s3://lake/rows", storage))
     with pytest.raises(EngineError, match=r"could not be used: ConnectionError: .*refused") as told:
         shown[-1].begin(claim(0), COLUMNS)  # type: ignore[attr-defined]
     assert "hush" not in str(told.value)
@@ -260,6 +261,8 @@ def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch
         (lambda: sinks.delta(""), "name a path or an address"),
         (lambda: sinks.delta("out", key=[]), "it must name columns"),
         (lambda: sinks.delta("s3://lake/rows", storage={"a": 7}), "is not a text"),
+        (lambda: sinks.delta("s3://lake/rows", storage={"AWS_SECRET_ACCESS_KEY": "hush"}), "is a secret; write"),
+        (lambda: sinks.iceberg("prod", "shop.orders", {"s3.secret-access-key": "hush"}), "is a secret; write"),
         (lambda: sinks.iceberg("prod", "orders"), "name a namespace and a table"),
         (lambda: sinks.postgres("mysql://db", "orders"), "does not start with postgresql://"),
         (lambda: sinks.postgres("postgresql://db", ""), "name a table"),

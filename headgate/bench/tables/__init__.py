@@ -24,6 +24,7 @@ from headgate.bench.tables.writer import Target, Wrong
 from headgate.bench.workload import home
 from headgate.errors import EngineError
 from headgate.sim.bars import Bar
+from headgate.spark.extras import PACKAGES, require
 from headgate.spark.sinks import staged
 
 MOST_EPOCHS = 3
@@ -33,6 +34,7 @@ LATEST_S = 1.0
 BY_TIME = 3
 """After so many kills at a point comes one after a time."""
 PATIENCE_S = 120.0
+IMPORTED = ["headgate.bench.tables.writer", "deltalake", "psycopg", "pyiceberg.catalog", "pyiceberg.io.pyarrow"]
 KILLED = -9
 POINTS = staged.POINTS[1:]
 """From the middle of a lane's write to the moment before Spark's commit."""
@@ -50,6 +52,8 @@ class Outcome:
 
 def measure(kills: int = 20, seed: int | None = None) -> Result:
     """So many kills of the writer of each table, then the comparison of each table with what it must hold."""
+    for extra in PACKAGES:
+        require(extra, "this benchmark")
     seed = secrets.randbelow(10**6) if seed is None else seed
     print(f"tables: seed {seed}", file=sys.stderr, flush=True)
     notes: list[str] = []
@@ -126,7 +130,7 @@ class Writing:
 def _process(target: Target, epochs: int, fatal: str | None) -> Writing:
     """Forked from a process that has imported everything and used none of it: the libraries start threads."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headgate.bench.tables.writer"])
+    context.set_forkserver_preload(IMPORTED)
     process = context.Process(target=writer.write, args=(target, epochs, fatal))
     process.start()
     return Writing(process)

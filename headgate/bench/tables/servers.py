@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -92,7 +92,7 @@ class Bucket:
     """A bucket, and how Delta tables reach it."""
 
     uri: str
-    storage: Mapping[str, str] = field(repr=False)
+    storage: Mapping[str, str]
 
 
 @contextmanager
@@ -108,7 +108,8 @@ def s3_server() -> Iterator[Bucket]:
         ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
         with _running([found, *_weed_options(place, ports)], signal.SIGKILL) as server:
             wait_for(lambda: _made_bucket(ports["s3"], server), 60.0)
-            yield Bucket(f"s3://{BUCKET}", _storage(ports["s3"]))
+            (place / "secret").write_text(SECRET)
+            yield Bucket(f"s3://{BUCKET}", _storage(ports["s3"], place / "secret"))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -121,13 +122,13 @@ def _weed_options(place: Path, ports: Mapping[str, int]) -> list[str]:
     return ["server", *here, *numbers, *grpc, *size, "-filer", "-s3", f"-s3.config={place}/s3.json"]
 
 
-def _storage(port: int) -> dict[str, str]:
+def _storage(port: int, secret: Path) -> dict[str, str]:
     return {
         "AWS_ENDPOINT_URL": f"http://{ADDRESS}:{port}",
         "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": ACCESS,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SECRET_ACCESS_KEY": f"file:{secret}",
     }
 
 

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import deltalake
-import psycopg
 import pyarrow as pa
-import pyiceberg.catalog
 
 from headgate import files
+from headgate.spark.delta import Place
 from headgate.spark.sinks import staged
 from headgate.spark.sinks.delta import Delta
 from headgate.spark.sinks.iceberg import Iceberg
@@ -44,7 +42,7 @@ class Target:
     """For the files of the job, and of a table on the local disk."""
     key: tuple[str, ...] = ()
     url: str = field(default="", repr=False)
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage: Mapping[str, str] = field(default_factory=dict)
 
     def sink(self) -> Table:
         """The sink that writes to it."""
@@ -57,6 +55,8 @@ class Target:
     def rows(self) -> list[tuple[int, int]]:
         """Key and number of every row that a reader sees."""
         if self.store == "postgres":
+            import psycopg
+
             with psycopg.connect(self.url) as connection:
                 found = connection.execute(f'SELECT key, "row" FROM {self._name}').fetchall()
             return [(int(key), int(row)) for key, row in found]
@@ -64,10 +64,12 @@ class Target:
         return list(zip(table["key"].to_pylist(), table["row"].to_pylist(), strict=True))
 
     def _delta(self) -> pa.Table:
-        return deltalake.DeltaTable(self._uri, storage_options=dict(self.storage)).to_pyarrow_table()
+        return Place.of(self._uri, self.storage).table().to_pyarrow_table()
 
     def _iceberg(self) -> pa.Table:
-        return pyiceberg.catalog.load_catalog("bench", **self._catalog()).load_table("bench.rows").scan().to_arrow()
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("bench", **self._catalog()).load_table("bench.rows").scan().to_arrow()
 
     @property
     def _uri(self) -> str:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from headgate.errors import EngineError, GraphError
 from headgate.spark.extras import require, using
-from headgate.spark.secrets import all_revealed
+from headgate.spark.secrets import all_revealed, check_options
 from headgate.spark.sinks.staged import Claim, Receipt, cast, fitting, write_rows
 from headgate.state.faults import passing
 
@@ -53,6 +53,7 @@ class Iceberg:
             raise GraphError(f'the catalog of an Iceberg sink is {self.catalog!r}; name it, such as "prod"')
         if not isinstance(self.table, str) or "." not in self.table:
             raise GraphError(f'an Iceberg sink writes to {self.table!r}; name a namespace and a table, "shop.orders"')
+        check_options(self.properties, f'catalog "{self.catalog}"')
         require("iceberg", f'Iceberg table "{self.table}"')
 
     def __call__(self, rows: DataFrame, epoch: int) -> None:

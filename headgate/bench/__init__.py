@@ -37,6 +37,7 @@ NAMES = (
     "hosts",
     "chaos",
     "metrics",
+    "tables",
 )
 
 

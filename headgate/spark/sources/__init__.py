@@ -1,6 +1,7 @@
-"""Where rows come from: a load generator, Redis Streams, files, Kafka. Any function that returns a streaming DataFrame does too."""
+"""Where rows come from: a load generator, Redis, files, Kafka, Delta tables. A function that returns a streaming DataFrame does too."""
 
 from headgate.loads import Diurnal, Load, Ramp, Sine, Spike, Steady, Steps, Trace
+from headgate.spark.sources.delta import delta
 from headgate.spark.sources.load import load
 from headgate.spark.sources.pass_through import files, kafka
 from headgate.spark.sources.redis import redis
@@ -14,6 +15,7 @@ __all__ = [
     "Steady",
     "Steps",
     "Trace",
+    "delta",
     "files",
     "kafka",
     "load",

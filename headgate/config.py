@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNLIMITED = math.inf
+OTLP = "otlp"
 
 
 def setting(
@@ -425,6 +426,12 @@ class SparkSettings:
     log_mb: float = setting(
         10.0, "MB", "The service rotates `spark.log` and `spark.out` when they exceed this size.", 0.01
     )
+    traces: str = setting(
+        "off",
+        "",
+        "`otlp` sends a trace of each epoch by OpenTelemetry, to the address in `OTEL_EXPORTER_OTLP_ENDPOINT`; needs `headgate[otel]`.",
+        choices=("off", OTLP),
+    )
     log_files: int = setting(3, "files", "Rotated files of `spark.log`, and of `spark.out`, that are kept.", 1, 1000)
     state: StateSettings = StateSettings()
 
@@ -453,6 +460,34 @@ class ServiceSettings:
         "connections",
         "Open connections to the API; beyond this number, the API closes the connection that has waited longest for a request.",
         2,
+    )
+    webhook_format: str = setting(
+        "plain",
+        "",
+        "Form of the alerts that are posted to the webhook of the cluster file: `plain`, for `alertmanager`, or for `slack`.",
+        choices=("plain", "alertmanager", "slack"),
+    )
+    metrics_jobs: int = setting(
+        200, "jobs", "Jobs with their own series in `/metrics`; further jobs are summed as `other`.", 0
+    )
+    metrics_operators: int = setting(
+        20,
+        "operators",
+        "Operators of a job with their own series in `/metrics`; further ones are summed as `other`.",
+        0,
+    )
+    metrics_hosts: int = setting(
+        200, "hosts", "Hosts with their own series in `/metrics`; further hosts are summed as `other`.", 0
+    )
+    metrics_state_s: float = setting(
+        60.0, "s", "Time after which `/metrics` reads the size of a job's keyed state from disk again.", 0
+    )
+    objective_share: float = setting(
+        0.95,
+        "share",
+        "Share of rounds in which an intent should be met; the alert rules divide misses by the rest.",
+        0,
+        0.9999,
     )
 
 
@@ -510,7 +545,9 @@ class HostSettings:
         3, "times", "The provisioner pauses for `lease_retry_s` after more failed leases in a row than this.", 0
     )
     lease_retry_s: float = setting(
-        300.0, "s", "The provisioner leases no host for this long after too many failed leases in a row."
+        300.0,
+        "s",
+        "The provisioner adds no host for this long after too many failed leases in a row. Without any host it goes on leasing.",
     )
     queue_high: float = setting(
         250.0, "rows", "Threshold baseline: an operator gets one lane when more rows than this wait."

@@ -39,7 +39,7 @@ ON_ONE_SPARK = (
         "removed",
         "security",
         "classes",
-        "kafka",
+        "tracing",
     ),
 )
 """Modules of tests/spark that share a Spark, in two groups that take equally long: each Spark is slow for its first minute."""

@@ -37,6 +37,8 @@ NAMES = (
     "hosts",
     "kafka",
     "chaos",
+    "metrics",
+    "tables",
 )
 
 

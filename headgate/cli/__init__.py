@@ -10,7 +10,7 @@ from contextlib import suppress
 import click
 
 import headgate
-from headgate.cli import bench, cluster, journal, reference, simulate, state
+from headgate.cli import bench, cluster, journal, metrics, reference, simulate, state
 from headgate.cli.output import complain
 from headgate.errors import EngineLostError, HeadgateError
 
@@ -21,7 +21,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("pause", "resume"): "Stop a job after its epoch, or continue it.",
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
-    ("settings", "rules"): "List every setting, or the rules of the scheduler.",
+    ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
 }
 """Commands that share a line of the help."""
 
@@ -96,6 +96,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (simulate, journal, cluster, reference, state, bench):
+for _module in (simulate, journal, cluster, metrics, reference, state, bench):
     for _command in _module.COMMANDS:
         cli.add_command(_command)

@@ -102,10 +102,16 @@ ALL = "all"
     help="chaos: duration of the run in minutes.",
 )
 @click.option(
-    "--seed", type=int, metavar="N", help="chaos, kafka: seed of the faults; the same seed repeats the same faults."
+    "--seed",
+    type=int,
+    metavar="N",
+    help="chaos, tables, kafka: seed of the faults; the same seed repeats the same faults.",
 )
 @click.option(
-    "--kills", type=click.IntRange(min=1), metavar="N", help="kafka: kill job, driver and broker so many times instead."
+    "--kills",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="tables: kills of the writer of each table. kafka: kills of job, driver and broker, which are then all it does.",
 )
 @as_json
 def bench(

@@ -25,6 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headgate.config import ServiceSettings
 from headgate.errors import DuplicateJobError, EngineError, HeadgateError, InputError, UnknownJobError
 from headgate.server.limits import KB, BodyLimit, protocol_of
+from headgate.server.metrics import PATH as METRICS
+from headgate.server.metrics import add_metrics
 from headgate.server.service import Service
 from headgate.threads import WatchedThread
 
@@ -41,14 +43,18 @@ CODES: tuple[tuple[type[HeadgateError], int], ...] = (
 """The first that fits."""
 
 
-def app_of(service: Service, token: str, settings: ServiceSettings | None = None) -> FastAPI:
-    """The API of a service: `uvicorn.run(app_of(service, token))`."""
+def app_of(
+    service: Service, token: str, settings: ServiceSettings | None = None, metrics_token: str | None = None
+) -> FastAPI:
+    """The API of a service: `uvicorn.run(app_of(service, token))`. The token of the metrics opens nothing else."""
+    settings = settings or ServiceSettings()
     app = FastAPI(title="Headgate", docs_url=None, redoc_url=None, openapi_url=None)
     _add_questions(app, service)
     _add_changes(app, service)
+    add_metrics(app, service, settings)
     _add_refusals(app)
-    app.add_middleware(BodyLimit, most_bytes=(settings or ServiceSettings()).api_body_kb * KB)
-    app.add_middleware(Gate, token=token)
+    app.add_middleware(BodyLimit, most_bytes=settings.api_body_kb * KB)
+    app.add_middleware(Gate, token=token, metrics_token=metrics_token)
     return app
 
 
@@ -136,6 +142,7 @@ class Gate:
 
     app: ASGIApp
     token: str
+    metrics_token: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope, Headers(scope=scope)) if scope["type"] == "http" else None
@@ -147,11 +154,17 @@ class Gate:
         if (scope["method"], scope["path"]) == ("GET", HEALTH):
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self.token.encode()):
+        if scheme.lower() != "bearer" or not self._opens(given, scope["path"]):
             return _refusal(
                 "the request needs the header Authorization: Bearer TOKEN, with the token of the home directory", 401
             )
         return None
+
+    def _opens(self, given: str, path: str) -> bool:
+        tokens = [self.token]
+        if path == METRICS and self.metrics_token is not None:
+            tokens.append(self.metrics_token)
+        return any(secrets.compare_digest(given.encode(), token.encode()) for token in tokens)
 
 
 def _host(header: str) -> str:

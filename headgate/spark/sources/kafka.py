@@ -30,7 +30,8 @@ from headgate.core.quantities import choice
 from headgate.errors import GraphError
 from headgate.spark import levers
 from headgate.spark.connections import KafkaPatience, failure
-from headgate.spark.kafka import TOPIC, Options, address, asking_kafka, checked_options, consumer, require
+from headgate.spark.extras import require
+from headgate.spark.kafka import TOPIC, Options, address, asking_kafka, checked_options, consumer
 from headgate.spark.sources.declared import declared_columns, remembered
 from headgate.spark.sources.decoding import Decoding, Format, checked_avro
 from headgate.spark.sources.kafka_offsets import (
@@ -179,7 +180,7 @@ def kafka(
     as `{"orders": {0: 17}}`. With `group`, the offsets of each finished epoch are committed for this consumer group. `options` are those
     of librdkafka, secrets as "env:NAME" or "file:PATH".
     """
-    require()
+    require("kafka", "a Kafka source")
     choice(on_loss, "on_loss of a Kafka source", ON_LOSS, GraphError)
     login = _login(registry_login)
     decoding = _decoding(schema, format, avro_schema, registry, login)

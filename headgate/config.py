@@ -399,6 +399,19 @@ class SparkSettings:
     redis_look_s: float = setting(
         2.0, "s", "Redis: longest wait of a round for the number of rows that have arrived.", 0.1, 3600
     )
+    kafka_answer_s: float = setting(
+        30.0, "s", "Kafka: longest wait of a source or sink for an answer or for rows; the job then retries.", 0.1, 3600
+    )
+    kafka_look_s: float = setting(
+        2.0, "s", "Kafka: longest wait of a round for the number of rows that have arrived.", 0.1, 3600
+    )
+    kafka_discovery_s: float = setting(
+        30.0,
+        "s",
+        "Kafka: a source looks for new partitions, and for new topics of its pattern, at this interval.",
+        0,
+        3600,
+    )
     place_wait_s: float = setting(
         10.0, "s", "Clusters: a lane waits this long for a slot on its own host; then it runs on any host.", 0, 3600
     )

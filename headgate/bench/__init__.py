@@ -35,6 +35,7 @@ NAMES = (
     "recovery",
     "health",
     "hosts",
+    "kafka",
     "chaos",
     "metrics",
     "tables",

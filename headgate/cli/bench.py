@@ -102,9 +102,17 @@ ALL = "all"
     help="chaos: duration of the run in minutes.",
 )
 @click.option(
-    "--seed", type=int, metavar="N", help="chaos, tables: seed of the faults; the same seed repeats the same faults."
+    "--seed",
+    type=int,
+    metavar="N",
+    help="chaos, tables, kafka: seed of the faults; the same seed repeats the same faults.",
 )
-@click.option("--kills", type=click.IntRange(min=1), metavar="N", help="tables: kills of the writer of each table.")
+@click.option(
+    "--kills",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="tables: kills of the writer of each table. kafka: kills of job, driver and broker, which are then all it does.",
+)
 @as_json
 def bench(
     name: str, full: bool, plot: str | None, minutes: float | None, seed: int | None, kills: int | None, json_too: bool

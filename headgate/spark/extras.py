@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from headgate.errors import GraphError
 from headgate.spark.connections import failure
 
-PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg", "postgres": "psycopg"}
+PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg", "kafka": "confluent_kafka", "postgres": "psycopg"}
 """The module of each extra of `pyproject.toml`."""
 
 

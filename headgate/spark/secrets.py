@@ -10,7 +10,9 @@ from pathlib import Path
 from headgate.errors import EngineError, GraphError
 
 ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
-SECRET = re.compile(r"secret|password|token|credential|account.?key|sas.?key", re.IGNORECASE)
+SECRET = re.compile(
+    r"secret|password|token|credential|account.?key|sas.?key|\.key\.pem$|oauthbearer\.config$", re.IGNORECASE
+)
 """Names of options whose values nobody should read in a job file."""
 
 

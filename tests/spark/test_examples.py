@@ -29,6 +29,7 @@ JOBS = (
     "delta_totals",
     "diamond",
     "existing_query",
+    "kafka",
     "linear",
     pytest.param("manufacturing", marks=NEEDS_TESSERACT),
     "orders_to_delta",

@@ -3,7 +3,8 @@
 from headgate.spark.sinks.delta import delta
 from headgate.spark.sinks.files import files, read_files
 from headgate.spark.sinks.iceberg import iceberg
-from headgate.spark.sinks.pass_through import console, discard, kafka
+from headgate.spark.sinks.kafka import kafka
+from headgate.spark.sinks.pass_through import console, discard, spark_kafka
 from headgate.spark.sinks.postgres import postgres
 from headgate.spark.sinks.redis import redis, redis_hashes
 
@@ -18,4 +19,5 @@ __all__ = [
     "read_files",
     "redis",
     "redis_hashes",
+    "spark_kafka",
 ]

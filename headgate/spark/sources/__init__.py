@@ -2,8 +2,9 @@
 
 from headgate.loads import Diurnal, Load, Ramp, Sine, Spike, Steady, Steps, Trace
 from headgate.spark.sources.delta import delta
+from headgate.spark.sources.kafka import kafka
 from headgate.spark.sources.load import load
-from headgate.spark.sources.pass_through import files, kafka
+from headgate.spark.sources.pass_through import files, spark_kafka
 from headgate.spark.sources.redis import redis
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "kafka",
     "load",
     "redis",
+    "spark_kafka",
 ]

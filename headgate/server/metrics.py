@@ -31,7 +31,8 @@ from headgate.server.status import HostStatus, JobStatus, LeasesStatus, Status, 
 PATH = "/metrics"
 OTHER = "other"
 """Label of the jobs, operators or hosts that share one series; a job of this name is among them."""
-JOB = ("job_name", "tenant")
+TENANT = "tenant"
+JOB = ("job_name", TENANT)
 """Not `job`: Prometheus sets that label itself, to the name of the scrape job."""
 Labels = tuple[str, ...]
 Sample = tuple[Labels, float]
@@ -259,7 +260,7 @@ def reference() -> str:
 
 
 def own_series(names: Iterable[str], most: int) -> dict[str, str]:
-    """The label of each name: the first ones keep their names, in which they stay; the rest are `other`.
+    """The label of each name: the first `most` names have their own, the rest share `other`.
 
     >>> own_series(["a", "other", "b", "c"], 2)
     {'a': 'a', 'other': 'other', 'b': 'b', 'c': 'other'}
@@ -272,9 +273,14 @@ def bounded(metric: Described, samples: Iterable[tuple[Labels, float | None]]) -
     """The metric without unknown values; samples of the same labels are summed, or left out where a sum has no meaning."""
     sums: dict[Labels, float] = {}
     for labels, value in samples:
-        if value is not None and (metric.is_summed or OTHER not in labels):
+        if value is not None and (metric.is_summed or not _is_shared(metric, labels)):
             sums[labels] = sums.get(labels, 0.0) + value
     return metric.family(sums.items())
+
+
+def _is_shared(metric: Described, labels: Labels) -> bool:
+    """Whether these labels stand for several jobs, operators or hosts; a tenant may be named `other`."""
+    return any(value == OTHER for name, value in zip(metric.labels, labels, strict=True) if name != TENANT)
 
 
 # -- the collector -----------------------------------------------------------------------------------------------------

@@ -187,7 +187,9 @@ class Regulation:
 def _grows_blindly(examined: Examination, job: JobView) -> bool:
     """Whether the remedy adds lanes although no epoch has finished since the last change of the job."""
     remedy = examined.remedy
-    return remedy is not None and adds_lanes(job.allocation.lanes, remedy.allocation.lanes) and not has_finished_epoch(job)
+    return (
+        remedy is not None and adds_lanes(job.allocation.lanes, remedy.allocation.lanes) and not has_finished_epoch(job)
+    )
 
 
 def _trouble(error: Exception) -> str:

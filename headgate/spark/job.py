@@ -6,11 +6,12 @@ sinks, counts, and then waits until the pace lets the next epoch start.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -119,6 +120,10 @@ class RunningJob:
         self._returned_s: float | None = None
         self._trouble_epoch: int | None = None
         self._line: Any = None
+        self._tag = ""
+        """Of the epoch in flight: its Spark jobs are found by it."""
+        self._cancelled = ""
+        """The tag of the epoch that was cancelled because a host of it is silent; the supervisor sets it."""
         self._forgotten = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -345,7 +350,8 @@ class RunningJob:
             self._counter.begin(batch)
             started = self._begin()
             self._timeline.begin(number)
-            planned_anew(lambda: self._run(batch, number, started), lambda error: self._may_go_on(error, batch))
+            run = lambda: self._run_somewhere(batch, number, started)  # noqa: E731
+            planned_anew(run, lambda error: self._may_go_on(error, batch))
             self._wait(started)
         except BaseException as error:
             self._counters.given_up()
@@ -370,10 +376,30 @@ class RunningJob:
         self._counter.begin(batch)
         return True
 
-    def _run(self, batch: DataFrame, number: int, started: Moment) -> None:
+    def cancel_epoch(self, stuck: Set[str]) -> None:
+        """Cancel the epoch in flight if its Spark jobs are among the stuck ones; it is planned again at once, on other hosts."""
+        tag = self._tag
+        tags = stuck & {plan.sink_tag(tag, sink) for sink in self.graph.sinks} if tag else frozenset()
+        for one in tags:
+            self._cancelled = tag
+            self._spark.sparkContext.cancelJobsWithTag(one)
+
+    def _run_somewhere(self, batch: DataFrame, number: int, started: Moment) -> None:
+        """An epoch that was cancelled because a host is silent is planned again, as often as it takes."""
+        for attempt in itertools.count():
+            try:
+                return self._run(batch, number, started, attempt)
+            except Exception:
+                if self._cancelled != self._tag or self._stopping.is_set():
+                    raise
+                self._counter.begin(batch)
+            finally:
+                self._tag = ""
+
+    def _run(self, batch: DataFrame, number: int, started: Moment, attempt: int) -> None:
         given = self._given
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-        tag = f"headgate-{self.topology.name}-{given.version}-{number}"
+        tag = self._tag = f"headgate-{self.topology.name}-{given.version}-{number}" + (f"-{attempt}" if attempt else "")
         with self._exchanging(batch, given.allocation):
             epoch = plan.build(
                 self.topology,
@@ -488,7 +514,8 @@ class RunningJob:
         add_busy(self._counters, records, self._settings.sampled_epochs)
         arrived = {name: self._arrived(name) for name in self.graph.sources}
         found = self._counters.reading(time.monotonic(), arrived, self.slices())
-        return replace(found, read_limit=self._given.most_rows)
+        as_given = self._counters.epochs_of(self._given.version)
+        return replace(found, read_limit=self._given.most_rows, epochs_as_given=as_given)
 
     def slices(self) -> Mapping[str, Slices]:
         """Of keyed operators that have run."""

@@ -340,7 +340,7 @@ class SparkSettings:
     slots: int = setting(
         16,
         "slots",
-        "Embedded Spark: tasks of all jobs that run at once. Any Spark: `spark.sql.shuffle.partitions`, unless spark-defaults.conf sets it.",
+        "Tasks of all jobs that run at once on the embedded Spark; any Spark: `spark.sql.shuffle.partitions`, unless the operator sets it.",
         1,
         1024,
     )

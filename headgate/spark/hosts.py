@@ -73,7 +73,8 @@ class Hosts:
         pressure = self._pressure.share()
         found = []
         for name, host in hosts.items():
-            running = host.running_s(before.executors) / elapsed_s
+            # Spark may tell the start of a task before the end of the one whose slot it has.
+            running = min(host.slots, host.running_s(before.executors) / elapsed_s)
             found.append(self._reading(name, host, (running, waiting * host.slots), pressure))
         return tuple(found)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -76,14 +77,19 @@ def heartbeat_s(spark: SparkSession) -> float:
     return float(spark.sparkContext._jsc.sc().conf().getTimeAsMs(HEARTBEAT, "10s")) / 1000
 
 
+_KINDS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The class of the listener by gateway: the gateway knows classes by name, so that a JVM must have only one of this name."""
+
+
 def _compiled(spark: SparkSession) -> Any:
-    """The listener, compiled by the compiler with which Spark compiles its own generated code."""
+    """A listener, compiled by the compiler with which Spark compiles its own generated code."""
     gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
     assert gateway is not None
     assert jvm is not None
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(SOURCE.read_text(encoding="utf-8"))
-    kind = compiler.getClassLoader().loadClass("TaskWatch")
-    nothing = gateway.new_array(jvm.java.lang.Class, 0), gateway.new_array(jvm.java.lang.Object, 0)
-    return kind.getDeclaredConstructor(nothing[0]).newInstance(nothing[1])
+    if gateway not in _KINDS:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler.cook(SOURCE.read_text(encoding="utf-8"))
+        _KINDS[gateway] = compiler.getClassLoader().loadClass("TaskWatch")
+    types, values = (gateway.new_array(kind, 0) for kind in (jvm.java.lang.Class, jvm.java.lang.Object))
+    return _KINDS[gateway].getDeclaredConstructor(types).newInstance(values)

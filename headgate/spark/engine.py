@@ -326,7 +326,7 @@ class SparkEngine:
         try:
             stuck = frozenset(self._hosts.stuck()) if not self._pulse.lost() else frozenset()
             for job in self._all().values() if stuck else ():
-                job.cancel_epoch(stuck)
+                job.attempts.cancel(stuck)
         except Exception as error:  # whatever the gateway raises: it is tried again in a moment
             logging.getLogger(__name__).warning("epochs on silent hosts could not be cancelled: %s", reason_of(error))
 

@@ -6,12 +6,11 @@ sinks, counts, and then waits until the pace lets the next epoch start.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from headgate.core.quantities import show_seconds
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase, JobState
 from headgate.spark import inflow, metering, plan, progress, session
+from headgate.spark.attempts import Attempts
 from headgate.spark.busy import add_busy
 from headgate.spark.connections import patience_of
 from headgate.spark.counters import Done, Slices, start_of
@@ -120,10 +120,7 @@ class RunningJob:
         self._returned_s: float | None = None
         self._trouble_epoch: int | None = None
         self._line: Any = None
-        self._tag = ""
-        """Of the epoch in flight: its Spark jobs are found by it."""
-        self._cancelled = ""
-        """The tag of the epoch that was cancelled because a host of it is silent; the supervisor sets it."""
+        self.attempts = Attempts(self.graph.sinks, shared.spark.sparkContext.cancelJobsWithTag)
         self._forgotten = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -350,8 +347,11 @@ class RunningJob:
             self._counter.begin(batch)
             started = self._begin()
             self._timeline.begin(number)
-            run = lambda: self._run_somewhere(batch, number, started)  # noqa: E731
-            planned_anew(run, lambda error: self._may_go_on(error, batch))
+            attempt = lambda attempts: self._run(batch, number, started, attempts)  # noqa: E731
+            planned_anew(
+                lambda: self.attempts.run(attempt, lambda: self._again(batch)),
+                lambda error: self._may_go_on(error, batch),
+            )
             self._wait(started)
         except BaseException as error:
             self._counters.given_up()
@@ -376,30 +376,15 @@ class RunningJob:
         self._counter.begin(batch)
         return True
 
-    def cancel_epoch(self, stuck: Set[str]) -> None:
-        """Cancel the epoch in flight if its Spark jobs are among the stuck ones; it is planned again at once, on other hosts."""
-        tag = self._tag
-        tags = stuck & {plan.sink_tag(tag, sink) for sink in self.graph.sinks} if tag else frozenset()
-        for one in tags:
-            self._cancelled = tag
-            self._spark.sparkContext.cancelJobsWithTag(one)
+    def _again(self, batch: DataFrame) -> bool:
+        """Whether an epoch that was cancelled is planned again; what it has counted so far does not count."""
+        self._counter.begin(batch)
+        return not self._stopping.is_set()
 
-    def _run_somewhere(self, batch: DataFrame, number: int, started: Moment) -> None:
-        """An epoch that was cancelled because a host is silent is planned again, as often as it takes."""
-        for attempt in itertools.count():
-            try:
-                return self._run(batch, number, started, attempt)
-            except Exception:
-                if self._cancelled != self._tag or self._stopping.is_set():
-                    raise
-                self._counter.begin(batch)
-            finally:
-                self._tag = ""
-
-    def _run(self, batch: DataFrame, number: int, started: Moment, attempt: int) -> None:
+    def _run(self, batch: DataFrame, number: int, started: Moment, attempts: int) -> None:
         given = self._given
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-        tag = self._tag = f"headgate-{self.topology.name}-{given.version}-{number}" + (f"-{attempt}" if attempt else "")
+        tag = self.attempts.tagged(f"headgate-{self.topology.name}-{given.version}-{number}", attempts)
         with self._exchanging(batch, given.allocation):
             epoch = plan.build(
                 self.topology,

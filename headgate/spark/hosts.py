@@ -105,16 +105,18 @@ class Hosts:
         if self._runnable is not None:
             return []
         now = self._watch.read()
-        silent = frozenset(name for name, one in now.executors.items() if (one.silent_s or 0.0) > self.suspect_s)
-        if not silent or not now.executors.keys() - silent:
+        heard = now.heard(self._watch.heartbeat_s)
+        silent = frozenset(name for name, one in heard.items() if (one.silent_s or 0.0) > self.suspect_s)
+        if not silent or not heard.keys() - silent:
             return []
         return [tag for work in now.works if work.touches(silent) for tag in work.tags.split(",")]
 
     def _hosts(self, now: Watched) -> dict[str, _Host]:
         found: dict[str, _Host] = {}
+        told = now.executors | now.heard(self._watch.heartbeat_s)
         for name, host, slots in self._records.executors():
             known = found.get(host, _Host())
-            executors = {**known.executors, name: now.executors.get(name, Executor())}
+            executors = {**known.executors, name: told.get(name, Executor())}
             found[host] = _Host(known.slots + slots, executors)
         return found
 

@@ -15,6 +15,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 SOURCE = Path(__file__).with_name("TaskWatch.java")
+DRIVER = "driver"
 HEARTBEAT = "spark.executor.heartbeatInterval"
 
 
@@ -26,6 +27,12 @@ class Executor(msgspec.Struct, frozen=True):
     """Task seconds since Headgate watches it (counter)."""
     silent_s: float | None = None
     """Since its last heartbeat; None before it was first heard of."""
+
+    def heard_later(self, by_s: float) -> Executor:
+        """The same, but its last heartbeat came so much later."""
+        if self.silent_s is None or by_s == 0:
+            return self
+        return Executor(self.running, self.running_s, max(0.0, self.silent_s - by_s))
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -51,7 +58,14 @@ class Watched(msgspec.Struct, frozen=True):
     waiting_s: float
     """Task seconds that tasks have waited (counter)."""
     executors: dict[str, Executor]
+    """With the driver, which has heartbeats of its own."""
     works: list[Work]
+
+    def heard(self, heartbeat_s: float) -> dict[str, Executor]:
+        """The executors, each silent only for as long as Spark itself was not: after a pause of the driver, all seem silent."""
+        own = self.executors.get(DRIVER, Executor()).silent_s or 0.0
+        late_s = max(0.0, own - heartbeat_s)
+        return {name: one.heard_later(late_s) for name, one in self.executors.items() if name != DRIVER}
 
 
 class TaskWatch:

@@ -153,6 +153,13 @@ def test_host_is_suspect_once_all_its_executors_have_been_silent_for_too_long() 
     assert second.load is None and second.congested is None
 
 
+def test_no_host_is_suspect_after_a_pause_of_spark_itself() -> None:
+    told = Told(**{"1": executor(1.0, 21.0), "2": executor(1.0, 19.0), "driver": executor(0.0, 20.0)})
+    found = cluster(told)
+    assert [host.silent_s for host in found.readings()] == [3.0, 1.0]
+    assert not any(host.suspect for host in found.readings())
+
+
 def test_lanes_are_planned_without_suspect_hosts_unless_all_are() -> None:
     told = Told(**{"1": executor(1.0), "2": executor(1.0, 6.0)})
     assert cluster(told).cores() == {"10.0.0.1": 2.0}
@@ -165,7 +172,7 @@ def test_only_work_that_touches_a_silent_executor_is_stuck_and_only_if_there_is_
     works = [Work("a,session", "1,2"), Work("b,session", "1")]
     told.watched = Watched(0.0, 0, 0.0, told.watched.executors, works)
     assert cluster(told).stuck() == ["a", "session"]
-    told.watched = Watched(0.0, 0, 0.0, {"2": executor(1.0, 6.0)}, works)
+    told.watched = Watched(0.0, 0, 0.0, {"2": executor(1.0, 6.0), "driver": executor(0.0)}, works)
     assert cluster(told).stuck() == []
 
 

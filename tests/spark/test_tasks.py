@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from headgate.spark import hosts, session
 from headgate.spark.engine import SparkEngine
 from headgate.spark.hosts import Hosts
-from headgate.spark.tasks import Executor, TaskWatch, Watched, Work
+from headgate.spark.tasks import HEARTBEAT, Executor, TaskWatch, Watched, Work
 
 from .conftest import SETTINGS, Until
 
 TASKS = 3 * SETTINGS.slots
 
 
-def napping(rows: Iterator[int]) -> Iterator[int]:
+def napping(rows: Iterable[int]) -> Iterable[int]:
     time.sleep(0.3)
     return rows
 
@@ -184,12 +184,12 @@ def test_spark_has_few_partitions_and_frequent_heartbeats_unless_the_operator_sa
 ) -> None:
     assert spark.conf.get(session.PARTITIONS) == str(SETTINGS.slots)
     wanted = session._fallbacks(replace(SETTINGS, slots=6, heartbeat_s=1.5))
-    assert wanted == {session.PARTITIONS: "6", session.HEARTBEAT: "1500ms"}
+    assert wanted == {session.PARTITIONS: "6", HEARTBEAT: "1500ms"}
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     assert session._unless_set(wanted) == wanted
     jvm.System.setProperty(session.PARTITIONS, "50")  # as spark-submit does with spark-defaults.conf
     try:
-        assert session._unless_set(wanted) == {session.HEARTBEAT: "1500ms"}
+        assert session._unless_set(wanted) == {HEARTBEAT: "1500ms"}
     finally:
         jvm.System.clearProperty(session.PARTITIONS)

@@ -69,8 +69,8 @@ def _silent_host(job: JobView, old: Quarantine | None, view: View) -> HostReadin
 
 
 def _hosts_of(job: JobView) -> set[str]:
-    """Where its lanes ran last; empty if that is not known."""
-    operators = job.samples[-1].reading.operators.values() if job.samples else ()
+    """Where its lanes ran in the window; empty if that is not known. By the time a host is suspect, they may be elsewhere."""
+    operators = (operator for sample in job.samples for operator in sample.reading.operators.values())
     return {host for operator in operators for host in operator.hosts or ()}
 
 

@@ -224,6 +224,17 @@ def test_jobs_on_a_silent_host_are_not_judged_and_others_are() -> None:
     assert told == "there is not judged and keeps the lanes it has: its host b has been silent for 9 s"
 
 
+def test_job_is_not_judged_although_its_epochs_have_left_the_host_before_it_is_suspect() -> None:
+    engine = Stuttering("there")
+    engine.lanes_on["there"] = ("b", "b")
+    controller = run(engine, [[True]] * 3)
+    engine.lanes_on["there"] = ("a", "c")
+    engine.hosts = (HOSTS[0], silent(HOSTS[1]), HOSTS[2])
+    engine.turn([True])
+    controller.round()
+    assert controller.policy.state.quarantined["there"].host == "b"  # type: ignore[attr-defined]
+
+
 def test_job_stays_unjudged_when_its_epochs_moved_on_and_its_window_begins_when_the_host_is_back() -> None:
     engine = Stuttering("there")
     engine.lanes_on["there"] = ("b", "b")

@@ -48,7 +48,8 @@ def scenario(
 @pytest.mark.parametrize("seed", range(5))
 def test_no_action_while_a_host_is_cut_off_and_full_utility_afterwards(tmp_path: Path, seed: int) -> None:
     engine = engine_for(scenario(tmp_path), seed)
-    controller = Controller(engine, Headgate(QUICK), None, QUICK)
+    policy = Headgate(QUICK)
+    controller = Controller(engine, policy, None, QUICK)
     acted: list[float] = []
     suspect: list[tuple[float, float | None]] = []
     done: dict[tuple[float, str], int] = {}
@@ -56,6 +57,8 @@ def test_no_action_while_a_host_is_cut_off_and_full_utility_afterwards(tmp_path:
         engine.sleep_until(engine.now_s() + QUICK.round_s)
         view, decision = controller.round()
         acted += [view.at_s] if decision.action is not None else []
+        silent = {name for name, found in policy.state.quarantined.items() if found.host == "host-2"}
+        assert silent == (set(view.jobs) if CUT_S + SUSPECT_S <= view.at_s < MEND_S + QUICK.warm_up_s - 2 else set())
         suspect += [(view.at_s, host.silent_s) for host in view.suspects.values()]
         done |= {
             (view.at_s, name): job.samples[-1].reading.epochs or 0 for name, job in view.jobs.items() if job.samples

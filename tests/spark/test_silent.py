@@ -15,6 +15,7 @@ import pytest
 from headgate.core.hosts import Budget, HostType
 from headgate.core.provision import Terms
 from headgate.spark.pool import LocalPool
+from tests.spark.machines import ADDRESSES, Machines, refused
 from tests.spark.test_hosts import eventually
 from tests.spark.test_keyed import USERS
 
@@ -23,7 +24,6 @@ from .processes import Run
 
 KIND = HostType("small", cores=2, memory_mb=512, price=1.0, btu_s=60)
 TERMS = Terms((KIND,), Budget(2))
-FIRST, SECOND = "127.0.0.11", "127.0.0.12"
 JOBS = {"copied", "counted"}
 
 
@@ -55,6 +55,13 @@ def pool(tmp_path: Path) -> Iterator[LocalPool]:
     opened.close()
 
 
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    opened = Machines(tmp_path)
+    yield opened
+    opened.close()
+
+
 def executor_of(pool: LocalPool, name: str) -> psutil.Process:
     (worker,) = pool._workers()[name]
     (executor,) = worker.children()
@@ -66,45 +73,78 @@ def epochs(one: dict[str, Any], job: str) -> int:
 
 
 @pytest.mark.slow
-def test_silent_host_is_avoided_and_its_jobs_are_not_judged_until_it_is_back(
+def test_jobs_of_a_frozen_executor_go_on_elsewhere_and_are_not_judged_until_it_is_back(
     pool: LocalPool, start: Start, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
         pool.lease(name, KIND)
     configured = pool.application(TERMS)
     configured["spark.executor.extraJavaOptions"] += " -XX:TieredStopAtLevel=1"
-    (tmp_path / "application.json").write_text(json.dumps(configured))
-    command = [sys.executable, "-m", "tests.spark.on_silent", str(tmp_path), pool.master_url]
-    rounds = Rounds(start([*command, str(tmp_path / "application.json")]))
-    rounds.until(
-        lambda one: (
-            one["jobs"].keys() == JOBS and all({FIRST, SECOND} <= {*job["hosts"]} for job in one["jobs"].values())
-        ),
-        "both jobs ran on both hosts",
-    )
-
+    rounds = Rounds(start(command(tmp_path, pool.master_url, configured)))
+    rounds.until(lambda one: on(one, "127.0.0.11", "127.0.0.12"), "both jobs ran on both hosts")
     executor = executor_of(pool, "b")
     executor.suspend()
     try:
-        cut = rounds.until(lambda one: SECOND in one["silent"], "the silent host was seen")
-        assert cut["silent"][SECOND] > 5.0
-        assert any(f"its host {SECOND} has been silent for" in text for text in cut["advice"])
-        rounds.until(lambda one: all(epochs(one, job) > epochs(cut, job) + 1 for job in JOBS), "both jobs went on")
-        during = rounds.all[rounds.all.index(cut) :]
+        assert_nothing_is_decided(rounds, "127.0.0.12", silent_s=5.0)
     finally:
         executor.resume()
-    assert all(one["silent"].keys() == {SECOND} for one in during)
-    assert all({*one["unjudged"]} == JOBS and not one["action"] for one in during)
+    assert_full_utility(rounds)
+    end(rounds, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(refused()), reason=refused())
+def test_jobs_on_a_machine_behind_a_cut_link_go_on_elsewhere_and_are_not_judged_until_it_is_back(
+    machines: Machines, start: Start, tmp_path: Path
+) -> None:
+    script = command(tmp_path, machines.master_url, machines.application())
+    rounds = Rounds(start(machines.on_driver(script)))
+    rounds.until(lambda one: on(one, ADDRESSES["a"], ADDRESSES["b"]), "both jobs ran on both machines")
+    machines.cut("b")
+    assert_nothing_is_decided(rounds, ADDRESSES["b"], silent_s=25.0)
+    machines.mend("b")
+    assert_full_utility(rounds)
+    end(rounds, tmp_path)
+
+
+def command(place: Path, master: str, configured: dict[str, str]) -> list[str]:
+    (place / "application.json").write_text(json.dumps(configured))
+    return [sys.executable, "-m", "tests.spark.on_silent", str(place), master, str(place / "application.json")]
+
+
+def on(one: dict[str, Any], *hosts: str) -> bool:
+    """Whether both jobs have lanes on all of these hosts."""
+    return one["jobs"].keys() == JOBS and all({*hosts} <= {*job["hosts"]} for job in one["jobs"].values())
+
+
+def assert_nothing_is_decided(rounds: Rounds, host: str, silent_s: float) -> None:
+    """From when the host is suspect until it has been silent for so long, while both jobs go on without it."""
+    cut = rounds.until(lambda one: host in one["silent"], "the silent host was seen")
+    assert any(f"its host {host} has been silent for" in text for text in cut["advice"])
+    rounds.until(
+        lambda one: (
+            all(epochs(one, job) > epochs(cut, job) + 1 for job in JOBS) and one["silent"].get(host, 0.0) > silent_s
+        ),
+        "both jobs went on",
+    )
+    during = rounds.all[rounds.all.index(cut) :]
+    decided = [one for one in during if {*one["unjudged"]} != JOBS or one["action"] or one["silent"].keys() != {host}]
+    assert decided == []
     assert all(one["jobs"][job]["lanes"] == cut["jobs"][job]["lanes"] for one in during for job in JOBS)
 
+
+def assert_full_utility(rounds: Rounds) -> None:
     rounds.until(lambda one: not one["silent"], "the host was heard of again")
     rounds.until(
         lambda one: not one["unjudged"] and all(one["jobs"].get(job, {}).get("met") for job in JOBS),
         "both jobs were judged again and met their intents",
     )
-    (tmp_path / "enough").touch()
+
+
+def end(rounds: Rounds, place: Path) -> None:
+    (place / "enough").touch()
     assert rounds.run.wait() == 0, rounds.run.errors()
-    assert_exact(tmp_path)
+    assert_exact(place)
 
 
 def assert_exact(place: Path) -> None:

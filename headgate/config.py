@@ -338,7 +338,27 @@ class StateSettings:
 class SparkSettings:
     """How jobs run on Spark."""
 
-    slots: int = setting(16, "slots", "Embedded Spark: tasks of all jobs that run at once.", 1, 1024)
+    slots: int = setting(
+        16,
+        "slots",
+        "Tasks of all jobs that run at once on the embedded Spark; any Spark: `spark.sql.shuffle.partitions`, unless the operator sets it.",
+        1,
+        1024,
+    )
+    heartbeat_s: float = setting(
+        3.0,
+        "s",
+        "Time between two heartbeats of an executor, unless spark-defaults.conf sets `spark.executor.heartbeatInterval`.",
+        0.1,
+        60,
+    )
+    suspect_heartbeats: float = setting(
+        2.5,
+        "heartbeats",
+        "A host that has been silent for this long is suspect: its jobs are not judged, and its epochs run on other hosts.",
+        1,
+        100,
+    )
     driver_memory_mb: int = setting(2048, "MB", "Embedded Spark: memory of its JVM.", 512)
     poll_s: float = setting(0.05, "s", "A job without new rows checks for new rows at this interval.", 0.01, 60)
     retries: int = setting(

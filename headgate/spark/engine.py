@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from headgate.spark.places import Cluster, Places
 from headgate.spark.pulse import Pulse
 from headgate.spark.reasons import Cause, Failure, failure_of, reason_of
 from headgate.spark.standing import About
+from headgate.spark.tasks import TaskWatch
 from headgate.spark.topology import MOST_SHARE, Topology
 from headgate.spark.tracing import NO_TRACES, Traces
 
@@ -75,7 +77,7 @@ class SparkEngine:
         starts = threading.BoundedSemaphore(settings.starts_at_once)
         self._shared = Shared(spark, Gateway(spark), settings, self._askers, starts, traces)
         self._records = TaskRecords(spark)
-        self._hosts = Hosts(self._records, embedded)
+        self._hosts = Hosts(self._records, TaskWatch(spark), embedded, settings.suspect_heartbeats)
         self._places = None if embedded else Places(spark)
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="headgate-supervisor", daemon=True)
@@ -325,9 +327,19 @@ class SparkEngine:
     def _supervise(self) -> None:
         while not self._closing.wait(SUPERVISE_S):
             session.rotate_output(self._home, self._settings)
+            self._free_epochs()
             for job in self._all().values():
                 if not self._pulse.lost():
                     self._look_at(job)
+
+    def _free_epochs(self) -> None:
+        """Epochs with tasks on a silent host are cancelled: each job plans its epoch again on the other hosts."""
+        try:
+            stuck = frozenset(self._hosts.stuck()) if not self._pulse.lost() else frozenset()
+            for job in self._all().values() if stuck else ():
+                job.attempts.cancel(stuck)
+        except Exception as error:  # whatever the gateway raises: it is tried again in a moment
+            logging.getLogger(__name__).warning("epochs on silent hosts could not be cancelled: %s", reason_of(error))
 
     def _look_at(self, job: RunningJob) -> None:
         """A job that is being started or stopped is left alone: its guard is held for as long as that takes."""

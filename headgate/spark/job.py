@@ -25,6 +25,7 @@ from headgate.core.quantities import show_seconds
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase, JobState
 from headgate.spark import inflow, metering, plan, progress, session
+from headgate.spark.attempts import Attempts
 from headgate.spark.busy import add_busy
 from headgate.spark.connections import patience_of
 from headgate.spark.counters import Done, Slices, start_of
@@ -121,6 +122,7 @@ class RunningJob:
         self._returned_s: float | None = None
         self._trouble_epoch: int | None = None
         self._line: Any = None
+        self.attempts = Attempts(self.graph.sinks, shared.spark.sparkContext.cancelJobsWithTag)
         self._forgotten = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -347,7 +349,11 @@ class RunningJob:
             self._counter.begin(batch)
             started = self._begin()
             self._timeline.begin(number)
-            planned_anew(lambda: self._run(batch, number, started), lambda error: self._may_go_on(error, batch))
+            attempt = lambda attempts: self._run(batch, number, started, attempts)  # noqa: E731
+            planned_anew(
+                lambda: self.attempts.run(attempt, lambda: self._again(batch)),
+                lambda error: self._may_go_on(error, batch),
+            )
             self._wait(started)
         except BaseException as error:
             self._counters.given_up()
@@ -372,10 +378,15 @@ class RunningJob:
         self._counter.begin(batch)
         return True
 
-    def _run(self, batch: DataFrame, number: int, started: Moment) -> None:
+    def _again(self, batch: DataFrame) -> bool:
+        """Whether an epoch that was cancelled is planned again; what it has counted so far does not count."""
+        self._counter.begin(batch)
+        return not self._stopping.is_set()
+
+    def _run(self, batch: DataFrame, number: int, started: Moment, attempts: int) -> None:
         given = self._given
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-        tag = f"headgate-{self.topology.name}-{given.version}-{number}"
+        tag = self.attempts.tagged(f"headgate-{self.topology.name}-{given.version}-{number}", attempts)
         with self._exchanging(batch, given.allocation):
             epoch = plan.build(
                 self.topology,
@@ -495,7 +506,8 @@ class RunningJob:
         add_busy(self._counters, records, self._settings.sampled_epochs)
         arrived = {name: self._arrived(name) for name in self.graph.sources}
         found = self._counters.reading(time.monotonic(), arrived, self.slices())
-        return replace(found, read_limit=self._given.most_rows)
+        as_given = self._counters.epochs_of(self._given.version)
+        return replace(found, read_limit=self._given.most_rows, epochs_as_given=as_given)
 
     def slices(self) -> Mapping[str, Slices]:
         """Of keyed operators that have run."""

@@ -49,13 +49,20 @@ class Latency:
 
     def percentile_s(self, percentile: float) -> float:
         """The value below which `percentile` % of the rows lie."""
+        return self.percentiles_s(percentile)[0]
+
+    def percentiles_s(self, *percentiles: float) -> tuple[float, ...]:
+        """Several percentiles, for which the points are poured into a sketch once."""
         sketch = DDSketch(RELATIVE_ACCURACY)
         for value, weight in self.points:
             sketch.add(value, weight)
-        answer: float | None = sketch.get_quantile_value(percentile / 100)
-        if answer is None:
-            raise ValueError("a latency without rows has no percentile")
-        return answer
+        return tuple(_answered(sketch.get_quantile_value(percentile / 100)) for percentile in percentiles)
+
+
+def _answered(answer: float | None) -> float:
+    if answer is None:
+        raise ValueError("a latency without rows has no percentile")
+    return answer
 
 
 def merge(parts: Iterable[Latency | None]) -> Latency | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
 import secrets
 import stat
@@ -141,6 +142,14 @@ class Home:
         """The token of the service that runs here; None if there is none that a request could carry."""
         found = (_read(self.token) or b"").decode("ascii", "replace")
         return found if found.isascii() and found.isprintable() and found else None
+
+
+def user_name() -> str:
+    """The user of this process, for lists of who changed what; its number where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.geteuid()}"
 
 
 def _read(path: Path) -> bytes | None:

@@ -281,6 +281,7 @@ class Service:
         for name, state in states.items():
             text = _change(self._told.get(name), state)
             if text and state.phase in BROKEN:
+                self.board.note_failure(name, state)
                 self.alerts(self.now_s(), f"{name}: {text}")
             elif text:
                 self._tell(name, text)

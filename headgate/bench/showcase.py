@@ -10,14 +10,20 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from headgate.clock import now_s
+from headgate.config import Settings
 from headgate.core.health.records import TOO_FEW_LANES, Diagnosis, Measurement, Symptom, cause_of
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
+from headgate.core.metrics import View
 from headgate.core.model import (
     OUTSIDE,
     Action,
@@ -36,10 +42,15 @@ from headgate.core.quantities import show_seconds
 from headgate.errors import InputError
 from headgate.journal import SqliteJournal
 from headgate.ports import Effect, JobPhase, JobRecord, JobState, LatencyRecord, RoundRecord
+from headgate.server.registry import Registry
+from headgate.server.service import Loop, Service
+from headgate.spark.jobfile import JobRequest
 from headgate.spark.topology import Topology
 
 ROUND_S = 10.0
 SLICES = 32
+WARM_UP_S = 600.0
+"""So long the control loop waits before it decides anything."""
 SPREAD = ((0.55, 30.0), (0.8, 40.0), (1.1, 20.0), (1.6, 8.0), (2.6, 2.0))
 """Latencies of the rows of a window, as shares of their mean, with weights."""
 BASE_ROUNDS = 360
@@ -64,13 +75,9 @@ class Part:
     """The input tripled so long ago, and the loop gave the job lanes."""
     percentile: float | None = None
 
-    @property
-    def intent(self) -> Intent:
-        return Intent(latency=self.latency_s, percentile=self.percentile, juice=0.95, worth=self.worth)
-
     def topology(self) -> Topology:
         """A source, a look-up, an aggregation and two sinks."""
-        job = Topology(self.name, self.intent, tenant=self.tenant, pace_s=0.5)
+        job = Topology(self.name, intent_of(self), tenant=self.tenant, pace_s=0.5)
         events = job.source("events", lambda spark: None)
         joined = job.transform("look-up", lambda rows: rows, events, lanes=self.lanes)
         summed = job.transform("per-customer", lambda rows: rows, joined, lanes=max(2, self.lanes // 2))
@@ -101,6 +108,12 @@ class Part:
         return {"look-up": lanes, "per-customer": max(2, self.lanes // 2)}
 
 
+@cache
+def intent_of(part: Part) -> Intent:
+    """What the job wants."""
+    return Intent(latency=part.latency_s, percentile=part.percentile, juice=0.95, worth=part.worth)
+
+
 NAMED = (
     Part("checkout-alerts", "shop", 2.0, 100, 3040, 0.55, 5, keyed=True, trouble_ago_s=2280),
     Part("page-load", "shop", 1.5, 60, 8120, 0.72, 6, percentile=99),
@@ -126,6 +139,42 @@ def parts(count: int) -> list[Part]:
         for number in range(len(NAMED), count)
     )
     return [*NAMED[:count], *more]
+
+
+# -- the service -------------------------------------------------------------------------------------------------------
+
+
+class Silent:
+    """A watcher that looks away."""
+
+    def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
+        """Nothing is printed."""
+
+    def tell(self, at_s: float, job: str, text: str) -> None:
+        """The same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A service with a past, and the engine that it believes in."""
+
+    service: Service
+    engine: ShowEngine
+
+
+@contextmanager
+def show(home: Path, shown: Sequence[Part], length_s: float, clock: Callable[[], float] = now_s) -> Iterator[Show]:
+    """A service of these jobs whose journal is that long; its control loop only looks on, because formulas cannot be helped."""
+    with SqliteJournal(home / "journal.sqlite") as journal:
+        fill(journal, shown, clock(), length_s)
+        engine = ShowEngine(clock, {part.name: part for part in shown})
+        loop = Loop(Settings(round_s=ROUND_S, warm_up_s=WARM_UP_S))
+        service = Service(engine, Registry(home / "jobs.json"), journal, loop, Silent(), clock)
+        service.start([(JobRequest("show.py", part.name, part.tenant), part.topology()) for part in shown])
+        try:
+            yield Show(service, engine)
+        finally:
+            service.alerts.close()
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -170,13 +219,13 @@ class ShowEngine:
         part, topology = self.shown[name], self.topologies[name]
         graph, elapsed_s = topology.graph(), now_s - self.began_s
         lanes = self.allocations[name].lanes
-        late = part.latency_at(now_s, now_s)
+        mean_s = part.latency_at(now_s, now_s) / (SPREAD[-1][0] if part.percentile is not None else 1.0)
         return JobReading(
             version=self.versions[name],
             operators={one: _operator(part, graph, one, elapsed_s, lanes.get(one, 1)) for one in graph.operators},
             arrived=dict.fromkeys(graph.sources, part.rate_rows_s * elapsed_s),
             backlog=_backlog(part),
-            latency=Latency.weighted((late * ratio, weight) for ratio, weight in SPREAD),
+            latency=Latency.weighted((mean_s * ratio, weight) for ratio, weight in SPREAD),
             in_epochs_s=part.busy() * elapsed_s,
             epochs=int(2 * elapsed_s),
         )
@@ -297,7 +346,7 @@ def _tail(shown: Sequence[Part], at_s: float, now_s: float) -> bytes:
 def _record(part: Part, at_s: float, now_s: float) -> JobRecord:
     latency_s = part.latency_at(at_s, now_s)
     juice = 1.0 - 0.2 * part.trouble_at(at_s, now_s)
-    intent = part.intent
+    intent = intent_of(part)
     return JobRecord(
         utility=intent.utility(latency_s, juice),
         worth=part.worth,
@@ -311,8 +360,13 @@ def _record(part: Part, at_s: float, now_s: float) -> JobRecord:
         latency_intent_s=part.latency_s,
         juice_intent=0.95,
         met=intent.met(latency_s, juice),
-        latency=LatencyRecord(latency_s, 0.85 * latency_s, 1.6 * latency_s, 2.4 * latency_s),
+        latency=_percentiles(part, latency_s),
     )
+
+
+def _percentiles(part: Part, latency_s: float) -> LatencyRecord:
+    mean_s = latency_s / (SPREAD[-1][0] if part.percentile is not None else 1.0)
+    return LatencyRecord(mean_s, SPREAD[1][0] * mean_s, SPREAD[3][0] * mean_s, SPREAD[4][0] * mean_s)
 
 
 def _actions(shown: Sequence[Part], now_s: float, length_s: float) -> Iterator[tuple[float, Action, Effect | None]]:

@@ -125,8 +125,8 @@ def _refused_session(scope: Scope, headers: Headers, session: Session) -> Respon
 
 
 def _is_open(method: str, path: str) -> bool:
-    """Whether anybody may ask: for health, because whatever restarts services has no token; for the page, because it holds no data."""
-    return method == "GET" and (path in (HEALTH, PAGE) or path.startswith(ASSETS))
+    """Whether anybody may ask: for health, because whatever restarts services has no token; for the page, which holds no data."""
+    return method == "GET" and (path in (HEALTH, PAGE, SESSION) or path.startswith(ASSETS))
 
 
 def _is_foreign(headers: Headers) -> bool:

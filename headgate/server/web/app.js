@@ -58,7 +58,7 @@ function useData(place, range, session, onLost) {
       if (error.code === 401) onLost(); else if (mine === serial.current) setTrouble(error.message);
     }
     busy.current = false;
-    if (again.current) { again.current = false; load(); }
+    if (again.current) { again.current = false; latest.current(); }
   };
   const latest = useRef(load);
   latest.current = load;
@@ -104,7 +104,7 @@ function App({ session, onLost }) {
     ${place.job ? html`<nav aria-label="Place"><a href="#/">Cluster</a><span aria-hidden="true">/</span><span class="here" aria-current="page">${place.job}</span></nav>` : null}
     <div class="right">
       <span class="live ${live === false ? "off" : ""}" role="status">${live === false ? "not connected" : now ? "live" : "connecting"}</span>
-      <button type="button" class="quiet" onClick=${nextTheme} aria-label="Theme: ${theme}; change">${{ auto: "Auto", light: "Light", dark: "Dark" }[theme]}</button>
+      <button type="button" class="quiet" onClick=${nextTheme} aria-label="Theme: ${theme}">${{ auto: "Auto", light: "Light", dark: "Dark" }[theme]}</button>
       <span class="who">${session.who}</span>
       <button type="button" class="quiet" onClick=${() => logOut().finally(onLost)}>Log out</button>
     </div>
@@ -137,7 +137,7 @@ function LogIn({ onSession, refused }) {
 function Root() {
   const [session, setSession] = useState(undefined);
   const [refused, setRefused] = useState("");
-  useEffect(() => { begin().then(setSession, (error) => { setRefused(error.code === 401 && !error.login ? "" : error.message); setSession(null); }); }, []);
+  useEffect(() => { begin().then(setSession, (error) => { setRefused(error.message); setSession(null); }); }, []);
   if (session === undefined) return html`<p class="loading">Loading …</p>`;
   if (session === null) return html`<${LogIn} onSession=${setSession} refused=${refused} />`;
   return html`<${App} session=${session} onLost=${() => { setRefused(""); setSession(null); }} />`;
@@ -145,11 +145,10 @@ function Root() {
 
 async function begin() {
   const code = location.hash.match(/^#login=(.+)$/);
-  if (!code) return currentSession();
-  history.replaceState(null, "", "#/");
-  try { return await logIn(code[1]); } catch (error) {
-    return currentSession().catch(() => { error.login = true; throw error; });
-  }
+  if (code) history.replaceState(null, "", "#/");
+  const session = await currentSession();
+  if (session.who) return session;
+  return code ? logIn(code[1]) : null;
 }
 
 render(html`<${Root} />`, document.getElementById("app"));

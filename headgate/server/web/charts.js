@@ -112,7 +112,7 @@ export function LineChart({ times, lines, from_s, to_s, show, marks = [], markLi
   return html`<figure class="chart" ref=${ref} aria-label=${label}>
     <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" onPointerMove=${move} onPointerLeave=${() => setHover(null)} aria-hidden=${shownMarks.length ? null : "true"}>
       <g class="grid" aria-hidden="true">
-        ${ticksY(highest, height < 150 ? 2 : 4).map((value) => html`<g><line x1=${left} x2=${width - right} y1=${y(value)} y2=${y(value)} /><text x=${left - 8} y=${y(value) + 4} text-anchor="end">${show(value)}</text></g>`)}
+        ${ticksY(highest, height < 150 ? 3 : 4).map((value) => html`<g><line x1=${left} x2=${width - right} y1=${y(value)} y2=${y(value)} /><text x=${left - 8} y=${y(value) + 4} text-anchor="end">${show(value)}</text></g>`)}
         ${ticksX(from_s, to_s, width - left - right).map(([at, text]) => html`<g><line class="tick" x1=${x(at)} x2=${x(at)} y1=${height - bottom} y2=${height - bottom + 4} /><text x=${x(at)} y=${height - 7} text-anchor="middle">${text}</text></g>`)}
       </g>
       <g aria-hidden="true">

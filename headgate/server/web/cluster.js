@@ -79,7 +79,7 @@ function Jobs({ jobs, params, setParam }) {
   </form>`;
   return html`<${Card} title="Jobs" id="jobs" className="wide flush" note=${shown.length === jobs.jobs.length ? plural(shown.length, "job") : `${shown.length} of ${plural(jobs.jobs.length, "job")}`} aside=${filters}>
     ${shown.length ? html`<table class="jobs">
-      <thead><tr><th scope="col">Job</th><th scope="col">State</th><th scope="col" class="number">Latency</th><th scope="col" class="far">Latency and intent</th><th scope="col" class="number mid">Juice</th><th scope="col" class="number">Utility</th><th scope="col" class="number mid">Lanes</th><th scope="col" class="mid">Pace</th></tr></thead>
+      <thead><tr><th scope="col">Job</th><th scope="col" class="mid">State</th><th scope="col" class="number">Latency</th><th scope="col" class="far">Latency and intent</th><th scope="col" class="number mid">Juice</th><th scope="col" class="number">Utility</th><th scope="col" class="number mid">Lanes</th><th scope="col" class="mid">Pace</th></tr></thead>
       <tbody>${shown.map((job) => html`<${Row} key=${job.name} job=${job} />`)}</tbody>
     </table>` : html`<${Empty}>${jobs.jobs.length ? "No job fits these filters." : "No job runs yet. Submit one with headgate submit FILE."}</${Empty}>`}
   </${Card}>`;
@@ -90,8 +90,8 @@ function Row({ job }) {
   const tone = verdict === "met" ? "good" : BROKEN.has(verdict) ? "bad" : "";
   const late = status.latency_s !== null && status.latency_intent_s !== null && status.latency_s > status.latency_intent_s;
   return html`<tr>
-    <th scope="row"><a href="#/jobs/${encodeURIComponent(job.name)}">${job.name}</a><span class="under">${status.tenant} · ${status.intent || "no intent"}</span></th>
-    <td><${Verdict} verdict=${verdict} title=${status.reason} /></td>
+    <th scope="row"><a href="#/jobs/${encodeURIComponent(job.name)}">${job.name}</a><span class="under">${status.tenant} · ${status.intent || "no intent"}</span><span class="narrow"><${Verdict} verdict=${verdict} /></span></th>
+    <td class="mid"><${Verdict} verdict=${verdict} title=${status.reason} /></td>
     <td class="number ${late ? "late" : ""}">${seconds(status.latency_s)}</td>
     <td class="far">${series ? html`<${Sparkline} values=${series.latency_s} goal=${status.latency_intent_s || undefined} className=${tone} width=${132} />` : null}</td>
     <td class="number mid">${share(status.juice)}</td>
@@ -102,7 +102,7 @@ function Row({ job }) {
 }
 
 function Actions({ actions, now_s }) {
-  const newest = actions.slice(-12).reverse();
+  const newest = actions.slice(-8).reverse();
   return html`<${Card} title="Actions" id="actions" note=${plural(actions.length, "action")}>
     ${newest.length ? html`<ol class="events">${newest.map((one) => html`<li key=${one.id} class=${one.applied === false ? "bad" : ""}>
       <${Time} at_s=${one.at_s} now_s=${now_s} />

@@ -1,7 +1,7 @@
 // The operators of a job as a graph from left to right: rows per second on the edges, busy share as a bar and a word.
 import { html, count, percent } from "./ui.js";
 
-const WIDTH = 168, HEIGHT = 78, GAP_X = 92, GAP_Y = 26, PAD = 12;
+const WIDTH = 168, HEIGHT = 86, GAP_X = 96, GAP_Y = 22, PAD = 12;
 
 // The column of an operator is the longest way from a source; rows of a column keep the order of their inputs.
 function placed(operators) {
@@ -36,7 +36,7 @@ export function Graph({ operators, edges }) {
 function Edge({ from, to, rows_s }) {
   const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2, middle = (x1 + x2) / 2;
   return html`<g class="edge"><path d="M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2 - 7} ${y2}" /><path class="head" d="M${x2} ${y2}l-8-4.500v9Z" />
-    <text x=${middle} y=${(y1 + y2) / 2 - 8} text-anchor="middle">${count(rows_s)}/s</text></g>`;
+    <text x=${middle} y=${(y1 + y2) / 2 + (y1 === y2 ? -8 : 4)} text-anchor="middle">${count(rows_s)}/s</text></g>`;
 }
 
 function Node({ one, place }) {
@@ -47,9 +47,9 @@ function Node({ one, place }) {
     <rect class="box" width=${WIDTH} height=${HEIGHT} rx="8" />
     <text class="name" x="12" y="22">${name}</text>
     <text class="sub" x="12" y="40">${one.role === "operator" ? "" : `${one.role} · `}${lanes}</text>
-    <rect class="track" x="12" y="52" width="92" height="6" rx="3" /><rect class="busy" x="12" y="52" width=${(92 * busy).toFixed(1)} height="6" rx="3" />
+    <rect class="track" x="12" y="52" width="72" height="6" rx="3" /><rect class="busy" x="12" y="52" width=${(72 * busy).toFixed(1)} height="6" rx="3" />
     <text class="sub" x=${WIDTH - 12} y="59" text-anchor="end">${one.busy === null ? "" : `${percent(one.busy)} busy`}</text>
-    ${one.backlog ? html`<text class="waits" x="12" y="72">${count(one.backlog)} rows wait</text>` : null}
+    ${one.backlog ? html`<text class="waits" x="12" y="75">${count(one.backlog)} rows wait</text>` : null}
   </g>`;
 }
 

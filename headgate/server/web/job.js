@@ -69,11 +69,11 @@ function LatencyCard({ job, range, choose }) {
   return html`<${Card} title="Latency" id="latency" className="wide" aside=${html`<${Legend} lines=${lines} /><${Ranges} value=${range} choose=${choose} />`}>
     <${LineChart} times=${found.at_s} lines=${lines} from_s=${job.now_s - range} to_s=${job.now_s} show=${seconds} marks=${marks}
       label="Latency percentiles over time against the goal, with actions" summary="Latency is ${seconds(job.status.latency_s)} now, the goal ${seconds(job.status.latency_intent_s)}." />
-    <h3>Input and backlog</h3>
-    <${LineChart} times=${found.at_s} height=${120} from_s=${job.now_s - range} to_s=${job.now_s} show=${count}
-      lines=${[{ label: "Input, rows/s", values: found.arrival_rows_s, className: "main" }, { label: "Backlog, rows", values: found.backlog, className: "p95" }]}
-      label="Input and backlog over time" summary="${count(job.status.arrival_rows_s)} rows arrive per second; ${count(job.status.backlog)} rows wait." />
-    <${Legend} lines=${[{ label: "Input, rows/s", className: "main" }, { label: "Backlog, rows", className: "p95" }]} />
+    <div class="pair">
+      ${[["Input, rows/s", found.arrival_rows_s], ["Backlog, rows", found.backlog]].map(([label, values]) => html`<div><h3>${label}</h3>
+        <${LineChart} times=${found.at_s} height=${120} from_s=${job.now_s - range} to_s=${job.now_s} show=${count} area=${true}
+          lines=${[{ label, values, className: "main" }]} label="${label} over time" summary="${label}: ${count(values[values.length - 1])} now." /></div>`)}
+    </div>
   </${Card}>`;
 }
 
@@ -160,8 +160,8 @@ function ActionEntry({ entry, now_s }) {
   return html`<li class="action ${action.applied === false ? "bad" : ""}"><${Time} at_s=${entry.at_s} now_s=${now_s} />
     <details><summary><span>${action.what || action.kind}</span><span class="effect">${effectText(action)}</span></summary>
       <dl class="chain">
-        ${diagnosis.because.length ? html`<dt>Symptom</dt><dd><ul>${symptoms(diagnosis).map((one) => html`<li>${sentence(one.text)}${one.because.length ? html`<small>${one.because.map((cause) => cause.text).join("; ")}</small>` : null}</li>`)}</ul></dd>` : null}
-        <dt>Diagnosis</dt><dd>${sentence(diagnosis.text)}${entry.facts.diagnosis ? html`<small>${entry.facts.diagnosis}${entry.facts.operator ? ` of ${entry.facts.operator}` : ""}</small>` : null}</dd>
+        ${diagnosis.because.length ? html`<dt>Symptom</dt><dd><ul>${symptoms(diagnosis).map((one) => html`<li>${one.text}${one.because.length ? html`<small>${one.because.map((cause) => cause.text).join("; ")}</small>` : null}</li>`)}</ul></dd>` : null}
+        <dt>Diagnosis</dt><dd>${diagnosis.text}${entry.facts.diagnosis ? html`<small>${entry.facts.diagnosis}${entry.facts.operator ? ` of ${entry.facts.operator}` : ""}</small>` : null}</dd>
         <dt>Remedy</dt><dd>${action.what || action.kind}<small>${[entry.remedy || action.kind, entry.pace_s === null ? "" : pace(entry.pace_s)].filter(Boolean).join(" · ")}</small></dd>
         <dt>Effect</dt><dd>${sentence(effectText(action))}${action.effect && action.effect.utility_after !== null ? html`<small>utility of the job ${points(action.effect.utility_before)} → ${points(action.effect.utility_after)}</small>` : null}</dd>
       </dl>

@@ -36,6 +36,7 @@ NAMES = (
     "health",
     "hosts",
     "chaos",
+    "dashboard",
 )
 
 

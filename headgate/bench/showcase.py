@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ WARM_UP_S = 600.0
 """So long the control loop waits before it decides anything."""
 SPREAD = ((0.55, 30.0), (0.8, 40.0), (1.1, 20.0), (1.6, 8.0), (2.6, 2.0))
 """Latencies of the rows of a window, as shares of their mean, with weights."""
+AT_ONCE = 500
+"""Rounds that are written in one transaction."""
 BASE_ROUNDS = 360
 """Different rounds of a long journal; they repeat after so many."""
 
@@ -317,9 +320,10 @@ def fill(journal: SqliteJournal, shown: Sequence[Part], until_s: float, length_s
     connection = sqlite3.connect(journal.path, isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("BEGIN")
-        connection.executemany("INSERT INTO rounds (at_s, summary) VALUES (?, ?)", rows)
-        connection.execute("COMMIT")
+        while some := list(islice(rows, AT_ONCE)):
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO rounds (at_s, summary) VALUES (?, ?)", some)
+            connection.execute("COMMIT")
     finally:
         connection.close()
     for at_s, action, effect in sorted(_actions(shown, until_s, length_s), key=lambda one: one[0]):
@@ -330,17 +334,17 @@ def fill(journal: SqliteJournal, shown: Sequence[Part], until_s: float, length_s
     return count
 
 
-def _summary(at_s: float, tail: bytes) -> str:
-    return f'{{"at_s":{at_s}'.encode().decode() + tail.decode()
+def _summary(at_s: float, tail: str) -> str:
+    return f'{{"at_s":{at_s}{tail}'
 
 
-def _tail(shown: Sequence[Part], at_s: float, now_s: float) -> bytes:
+def _tail(shown: Sequence[Part], at_s: float, now_s: float) -> str:
     """A round without its time."""
     records = {part.name: _record(part, at_s, now_s) for part in shown}
     score = sum(one.utility or 0.0 for one in records.values())
     most = sum(part.worth for part in shown)
     found = msgspec.json.encode(RoundRecord(0.0, "converged", score, most, records, "all intents that can be met hold"))
-    return found.removeprefix(b'{"at_s":0.0')
+    return found.decode().removeprefix('{"at_s":0.0')
 
 
 def _record(part: Part, at_s: float, now_s: float) -> JobRecord:

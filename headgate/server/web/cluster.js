@@ -34,7 +34,7 @@ export function ClusterPage({ cluster, jobs, range, choose, params, setParam }) 
   ${cluster.problem ? html`<p class="banner bad" role="alert"><${Shape} />${cluster.problem}</p>` : null}
   <dl class="stats">
     <${Stat} label="Utility" value=${points(cluster.score)} unit="of ${points(cluster.max_score)}" note=${cluster.satisfaction === null ? "not known yet" : `${percent(cluster.satisfaction)} of the maximum`} />
-    <${Stat} label="Intents met" value=${met} unit="of ${wanted}" note=${wanted === met ? "all jobs that run" : `${wanted - met - bad} not judged yet`} />
+    <${Stat} label="Intents met" value=${met} unit="of ${wanted}" note=${wanted > met + bad ? `${wanted - met - bad} not judged yet` : wanted === met ? "all jobs" : "all jobs are judged"} />
     <${Stat} label="Need attention" value=${bad} unit=${bad === 1 ? "job" : "jobs"} tone=${bad ? "bad" : "good"} note=${bad ? "missed, failed or stale" : "none"} />
     <${Stat} label="Control loop" value=${cluster.phase === "not converged" ? "searching" : cluster.phase} note=${cluster.at_s === null ? "no round yet" : `round ${ago(cluster.at_s, cluster.now_s)}${cluster.policy === "headgate" ? "" : ` · policy ${cluster.policy}`}`} />
     ${cluster.bill ? html`<${Stat} label="Spending" value=${money(cluster.bill.spending_per_hour)} unit="per hour" note="${money(cluster.bill.cost)} so far" />` : null}

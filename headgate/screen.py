@@ -69,7 +69,7 @@ class Happened:
 class Cluster:
     """The headline's figures; None where nothing is known."""
 
-    utility: float
+    utility: float | None
     max_utility: float
     cores: float | None = None
     load: float | None = None
@@ -128,11 +128,22 @@ def cluster_of_view(view: View) -> Cluster:
     loads = [host.load for host in view.hosts if host.load is not None]
     cores = sum(host.cores for host in view.hosts)
     return Cluster(
-        utility=sum(job.utility or 0.0 for job in view.jobs.values()),
+        utility=total_utility(job.utility for job in view.jobs.values()),
         max_utility=sum(job.worth for job in view.jobs.values()),
         cores=cores or None,
         load=sum(loads) / cores if loads and cores else None,
     )
+
+
+def total_utility(utilities: Iterable[float | None]) -> float | None:
+    """The sum over the jobs that are measured; None if there are jobs and none is.
+
+    >>> total_utility([30.0, None]), total_utility([None]), total_utility([])
+    (30.0, None, 0)
+    """
+    found = list(utilities)
+    known = [utility for utility in found if utility is not None]
+    return sum(known) if known or not found else None
 
 
 def satisfaction(view: View) -> float:
@@ -375,7 +386,7 @@ class Screen:
             self.console.print(self._status_line(view, cluster, phase), markup=False, highlight=False, soft_wrap=True)
 
     def _jobs_line(self, view: View) -> str:
-        return intents_met(sum(job.met is True for job in view.jobs.values()), len(view.jobs))
+        return intents_met([job.met for job in view.jobs.values()], len(view.jobs))
 
     def _status_line(self, view: View, cluster: Cluster, phase: str) -> str:
         told = self._jobs_line(view)
@@ -383,14 +394,15 @@ class Screen:
         return f"{self.clock(view.at_s)}  {total}, {told}, {PHASES.get(phase, phase)}"
 
 
-def intents_met(met: int, jobs: int, others: Mapping[str, int] | None = None) -> str:
-    """How many jobs meet their intents, and how many are in which other state.
+def intents_met(verdicts: Sequence[bool | None], jobs: int, others: Mapping[str, int] | None = None) -> str:
+    """How many jobs meet their intents, how many are being measured, and how many are in which other state.
 
-    >>> intents_met(1, 2, {"failed": 1, "stale": 0})
-    '1 of 2 jobs meet their intents, 1 failed'
+    >>> intents_met([True, None], 3, {"failed": 1, "stale": 0})
+    '1 of 3 jobs meet their intents, 1 measuring, 1 failed'
     """
-    rest = [f"{count} {state}" for state, count in (others or {}).items() if count]
-    return ", ".join([f"{met} of {jobs} jobs meet their intents", *rest])
+    states = {STATES[None]: sum(met is None for met in verdicts), **(others or {})}
+    rest = [f"{count} {state}" for state, count in states.items() if count]
+    return ", ".join([f"{sum(met is True for met in verdicts)} of {jobs} jobs meet their intents", *rest])
 
 
 def thinned(values: Sequence[float], count: int) -> list[float]:

@@ -65,6 +65,10 @@ def test_headline_tells_cores_load_utility_and_phase():
     assert head == " cluster  16 cores · load 0.38 · utility 54/100 ▂▅█  converging"
 
 
+def test_headline_shows_no_utility_before_a_job_is_measured():
+    assert "utility -/100" in drawn(table(view(job(utility=None, met=None)), "not converged"))[0]
+
+
 def test_missed_latency_has_an_arrow_and_a_half_full_bar():
     line = drawn(table(view(job()), "converged"))[2]
     assert line.split() == ["page-load", "1.5", "s", "2.8", "s", "↑", "0.97", "████░░░░", "54/100", "3", "missed"]

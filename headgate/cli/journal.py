@@ -180,7 +180,8 @@ def _recorded(record: RoundRecord, about: Mapping[str, str], note: str = "") -> 
     from headgate import screen
 
     clock = clock_time(record.at_s) if by_the_clock(about) else since_start(record.at_s)
-    yield screen.headline(screen.Cluster(record.score, record.max_score), note or record.phase, (), clock)
+    utility = screen.total_utility(job.utility for job in record.jobs.values())
+    yield screen.headline(screen.Cluster(utility, record.max_score), note or record.phase, (), clock)
     yield from screen.jobs_table([dataclasses.replace(row, note=note) for row in screen.rows_of_round(record)])
     if record.decision != record.phase:
         yield verbatim(f" {record.decision}")
@@ -233,7 +234,8 @@ def _cluster(status: Status) -> Cluster:
     cores = sum(host.cores for host in status.hosts)
     loads = [host.load for host in status.hosts if host.load is not None]
     load = sum(loads) / cores if loads and cores else None
-    return screen.Cluster(status.score, status.max_score, cores or None, load)
+    wanted = (job.utility for job in status.jobs.values() if job.state != "paused")
+    return screen.Cluster(screen.total_utility(wanted), status.max_score, cores or None, load)
 
 
 def _row(name: str, job: JobStatus) -> Row:

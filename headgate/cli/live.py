@@ -39,7 +39,7 @@ class ServiceScreen(Screen):
     def _jobs_line(self, view: View) -> str:
         wanted = [state for state in self._states.values() if state.phase is not JobPhase.PAUSED]
         others = Counter(state.phase.value for state in self._states.values() if state.phase is not JobPhase.RUNNING)
-        return intents_met(sum(job.met is True for job in view.jobs.values()), len(wanted), others)
+        return intents_met([job.met for job in view.jobs.values()], len(wanted), others)
 
     def _picture(self, view: View, phase: str) -> RenderableType:
         stopped = list(_stopped(self._states))

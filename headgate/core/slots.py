@@ -102,8 +102,13 @@ class _Draft:
     actions: tuple[Action, ...] = ()
 
     def affordable(self, terms: Terms) -> HostType | None:
-        """The kind of host with the lowest price per slot that the budget still pays for; None if it pays for none."""
-        kinds = [kind for kind in terms.kinds if self.may_lease and terms.budget.allows(self.ledger, kind, self.at_s)]
+        """The kind of host with the lowest price per slot that the budget still pays for; None if it pays for none.
+
+        A pause after failed leases does not hold without any host: nothing would run until its end.
+        """
+        if not self.may_lease and self.slots > 0:
+            return None
+        kinds = [kind for kind in terms.kinds if terms.budget.allows(self.ledger, kind, self.at_s)]
         return min(kinds, key=lambda kind: (kind.price_per_hour / kind.cores, kind.name), default=None)
 
     def leased(self, kind: HostType, cause: Cause, job: str | None = None) -> _Draft:

@@ -189,7 +189,8 @@ def jobs_headline(jobs: Mapping[str, JobStatus]) -> str:
     wanted = [job for job in jobs.values() if job.state != JobPhase.PAUSED.value]
     states = Counter(job.state for job in jobs.values() if job.state != JobPhase.RUNNING.value)
     states["stale"] = sum(job.stale for job in jobs.values())
-    return intents_met(sum(job.met is True for job in wanted), len(wanted), states)
+    judged = [job.met for job in jobs.values() if job.state == JobPhase.RUNNING.value and not job.stale]
+    return intents_met(judged, len(wanted), states)
 
 
 def problem_of(jobs: Mapping[str, JobStatus]) -> str:

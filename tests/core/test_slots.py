@@ -158,6 +158,12 @@ def test_nothing_is_leased_while_the_pool_is_left_alone():
     assert steps(LATE, held=hosts(READY), state=ProvisionState(leases=1, no_lease_until_s=AT_S + 1)) == []
 
 
+def test_one_host_is_leased_during_the_pause_when_no_host_is_left():
+    paused = ProvisionState(leases=1, no_lease_until_s=AT_S + 1)
+    assert steps(LATE, held=hosts(HostPhase.FAILED), state=paused)[1:] == [leased(2)]
+    assert steps(LATE, held=hosts(HostPhase.FAILED, HostPhase.STARTING), state=paused)[1:] == []
+
+
 def test_action_says_for_which_job_and_with_which_figures():
     one, _ = decided(LATE, held=hosts(READY), work={("late", "work"): 3.0})
     assert one.job == "late"

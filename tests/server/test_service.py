@@ -549,6 +549,7 @@ def test_job_without_output_is_measured_not_met(bench, monkeypatch):
         bench.rounds(5)
         job = bench.service.status().jobs["orders"]
         assert (job.met, job.latency_s, job.utility) == (None, None, None)
+        assert bench.service.status().headline == "0 of 1 jobs meet their intents, 1 measuring"
         assert bench.notes.rounds[-1][0].jobs["orders"].met is None
     bench.rounds(1)
     assert bench.service.status().jobs["orders"].met is True

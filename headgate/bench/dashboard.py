@@ -49,6 +49,13 @@ new MutationObserver(() => {
 UPDATES = """
 () => performance.getEntriesByType("resource").filter((one) => one.name.includes("/api/v1/cluster")).map((one) => one.startTime)
 """
+ASK = f"""
+async (path) => {{
+  const begun = performance.now();
+  await (await fetch(`/api/v1/${{path}}?range_s={WEEK_S}`)).json();
+  return performance.now() - begun;
+}}
+"""
 
 
 def measure() -> Result:
@@ -79,12 +86,14 @@ def _result(visit: _Visit, size_mb: float) -> Result:
             loud.append(visit.core_share())
             updates_ms += visit.updates_ms(page)
     more = [with_page - without for with_page, without in zip(loud, quiet, strict=True)]
+    answers_ms = visit.answers_ms()
     extra = repeated("core of the service more with the page open", more, "share")
     first = repeated(f"until {JOBS} jobs are drawn after the page is asked for", drawn_ms, "ms")
     update = repeated("from the news of a round until the page has changed", updates_ms or [float("nan")], "ms")
     return Result(
         (
             Figure("journal of a week", size_mb, "MB"),
+            *answers_ms,
             first,
             update,
             repeated("core of the service without a page", quiet, "share"),
@@ -110,6 +119,22 @@ class _Visit:
         with self.opened() as page:
             page.wait_for_function("() => window.drawn > 0")
             return float(page.evaluate("window.drawn"))
+
+    def answers_ms(self) -> list[Figure]:
+        """How long the service takes for questions about the whole week."""
+        with self.opened() as page:
+            paths = {
+                "all jobs together": "cluster",
+                "all jobs": "jobs",
+                "one job": "jobs/page-load",
+                "its story": "jobs/page-load/story",
+            }
+            return [
+                repeated(
+                    f"answer about a week of {what}", [float(page.evaluate(ASK, path)) for _ in range(OPENINGS)], "ms"
+                )
+                for what, path in paths.items()
+            ]
 
     @contextmanager
     def opened(self) -> Iterator[Page]:

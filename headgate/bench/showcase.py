@@ -81,7 +81,7 @@ class Part:
     def topology(self) -> Topology:
         """A source, a look-up, an aggregation and two sinks."""
         job = Topology(self.name, intent_of(self), tenant=self.tenant, pace_s=0.5)
-        events = job.source("events", lambda spark: None)
+        events = job.source("events", lambda spark: spark.readStream.load())
         joined = job.transform("look-up", lambda rows: rows, events, lanes=self.lanes)
         summed = job.transform("per-customer", lambda rows: rows, joined, lanes=max(2, self.lanes // 2))
         job.sink("alerts", lambda rows, epoch: None, summed)
@@ -290,12 +290,12 @@ def _backlog(part: Part) -> float:
 
 
 def _operator(part: Part, graph: Graph, name: str, elapsed_s: float, lanes: int) -> OperatorReading:
-    """Keyed operators are skewed: lane 0 has most of the rows."""
+    """Keyed operators are skewed: one slice of lane 0 is hot."""
     inputs, rows = graph.operators[name].inputs, part.rate_rows_s * elapsed_s
     skewed = part.keyed and name == "per-customer"
-    weights = [2.2 if skewed and lane == 0 else 1.0 + 0.06 * math.sin(lane + len(name)) for lane in range(lanes)]
+    hot = [9.0 if slice_ == 0 else 1.0 + 0.4 * math.sin(2.0 * slice_) for slice_ in range(SLICES)]
+    weights = [sum(hot[lane::lanes]) if skewed else 1.0 + 0.06 * math.sin(lane + len(name)) for lane in range(lanes)]
     busiest = {"look-up": 1.0, "per-customer": 0.7}.get(name, 0.15) * part.busy()
-    hot = [3.0 if slice_ % 11 == 0 else 1.0 for slice_ in range(SLICES)]
     return OperatorReading(
         processed=dict.fromkeys(inputs, rows)
         if inputs

@@ -17,8 +17,8 @@ class LaneDetail:
     """One lane of an operator; None where the engine does not say."""
 
     rows_s: float | None
-    busy: float
-    """Share of the window in which the lane was busy."""
+    busy: float | None
+    """Share of the window in which the lane was busy; the busiest lane has that of its operator."""
     host: str | None
 
 
@@ -97,7 +97,7 @@ def _operator(view: JobView, name: str, busy: float | None) -> OperatorDetail:
         rows_s=rows_s,
         busy=busy,
         backlog=_backlog(graph, span.last, name) if span is not None else None,
-        per_lane=tuple(_lanes(span, name)) if span is not None else (),
+        per_lane=tuple(_lanes(span, name, busy)) if span is not None else (),
         slices=tuple(_slices(view, span, name)) if span is not None else (),
     )
 
@@ -114,13 +114,14 @@ def _backlog(graph: Graph, sample: Sample, name: str) -> float:
     return sum(max(0.0, reading.operators[one].sent[name] - operator.processed[one]) for one in inputs)
 
 
-def _lanes(span: Span, name: str) -> Iterator[LaneDetail]:
-    busy, rows = span.busy_s(name), span.of_lanes(name, "lane_rows")
+def _lanes(span: Span, name: str, busy: float | None) -> Iterator[LaneDetail]:
+    lanes_s, rows = span.busy_s(name), span.of_lanes(name, "lane_rows")
+    busiest_s = max(lanes_s, default=0.0) or 1.0
     hosts = span.last.reading.operators[name].hosts
-    for lane, busy_s in enumerate(busy):
+    for lane, busy_s in enumerate(lanes_s):
         yield LaneDetail(
             rows_s=rows[lane] / span.seconds if rows is not None and lane < len(rows) else None,
-            busy=min(1.0, busy_s / span.seconds),
+            busy=None if busy is None else busy * busy_s / busiest_s,
             host=_at(hosts, lane),
         )
 

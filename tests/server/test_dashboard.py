@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -80,7 +81,7 @@ def stage(tmp_path_factory) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
+def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
@@ -88,7 +89,7 @@ def browser() -> Iterator[playwright.Browser]:
 
 
 @pytest.fixture
-def page(browser, stage) -> Iterator[playwright.Page]:
+def page(browser, stage) -> Iterator[Any]:
     """A browser that is logged in and shows the cluster; nothing that it does may be an error."""
     with opened(browser) as page:
         page.goto(stage.link())
@@ -360,7 +361,7 @@ def test_pause_asks_first_and_resume_continues(page, stage):
 
 def test_theme_is_chosen_and_kept(page):
     def ground() -> str:
-        return page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
     bright = ground()
     page.get_by_role("button", name="Theme").click()

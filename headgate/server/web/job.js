@@ -133,7 +133,7 @@ function Epochs({ epochs, now_s }) {
 
 function Failures({ failures, now_s }) {
   if (!failures.length) return null;
-  return html`<${Card} title="Failures" id="failures" note=${plural(failures.length, "failure")}>
+  return html`<${Card} title="Failures" id="failures" note="since the service started; spark.log of the home has the stack traces">
     <ol class="events">${failures.slice(-10).reverse().map((one) => html`<li class="bad"><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p><b>${one.state}</b></p><p class="cause">${one.reason || "no reason was given"}</p></div></li>`)}</ol>
   </${Card}>`;
 }

@@ -509,6 +509,14 @@ class ServiceSettings:
         0,
         0.9999,
     )
+    login_link_s: float = setting(3600.0, "s", "Dashboard: a login link that was not used is void after this time.", 1)
+    session_h: float = setting(12.0, "h", "Dashboard: a browser has to log in again after this time.", 0.01)
+    login_failures: int = setting(
+        5, "logins", "Dashboard: after this many failed logins within a minute, further logins have to wait.", 1, 1000
+    )
+    changes_kept: int = setting(
+        1000, "changes", "Changes by people that the service keeps, each with the name of the person.", 1
+    )
 
 
 @dataclass(frozen=True, slots=True)

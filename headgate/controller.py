@@ -15,7 +15,7 @@ from headgate.core.model import Action, Job, Outcome, Snapshot
 from headgate.core.state import Decision, Verdict
 from headgate.errors import EngineError, JournalError
 from headgate.policies import Policy
-from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord
+from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord, latency_record
 
 HOUR_S = 3600.0
 OBSERVED_ONLY = Outcome(False, "observed only")
@@ -219,4 +219,5 @@ def _job_record(job: JobView) -> JobRecord:
         latency_intent_s=job.job.intent.latency_s,
         juice_intent=job.job.intent.juice,
         met=job.met,
+        latency=latency_record(job.span.latency) if job.span is not None else None,
     )

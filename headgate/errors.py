@@ -11,6 +11,8 @@ HeadgateError
 │   │   └── NeedsSparkError   a job file that can be loaded only while Spark runs
 │   ├── UnknownJobError   there is no such job
 │   ├── DuplicateJobError another job has this name
+│   ├── LoginError        a login code or token that is not, or no longer, valid
+│   │   └── TooManyLoginsError   too many failed logins lately
 │   └── NoServiceError    no service runs where a command looked for one
 ├── JournalError      the journal cannot be read or written
 │   └── JournalDamagedError  what is in the journal is not what was written
@@ -73,6 +75,14 @@ class UnknownJobError(InputError):
 
 class DuplicateJobError(InputError):
     """There is another job of this name."""
+
+
+class LoginError(InputError):
+    """A login code or a token is not valid, or no longer."""
+
+
+class TooManyLoginsError(LoginError):
+    """Too many logins failed lately; the next attempt has to wait."""
 
 
 class NoServiceError(InputError):

@@ -50,13 +50,18 @@ class Line:
 
 def story(journal: Journal, job: str) -> list[Line]:
     """What happened to a job or a host, in order: `print(as_text(story(journal, "page-load"), journal.about()))`."""
-    view = _View(job, tuple(journal.rounds(job)))
-    actions = journal.actions(job)
-    if not view.rounds and not actions:
+    rounds, actions = tuple(journal.rounds(job)), journal.actions(job)
+    if not rounds and not actions:
         raise InputError(_unknown(journal, job))
+    return told(job, rounds, actions)
+
+
+def told(job: str, rounds: Sequence[RoundRecord], actions: Sequence[RecordedAction]) -> list[Line]:
+    """The same from records that were read before: all rounds of the job, or some of them."""
+    view = _View(job, tuple(rounds))
     # In one round, the measurements come first, then the verdict on the last action, then the next one.
-    told = chain(_measured(view), _advised(view), _effects(view, actions), _acted(view, actions))
-    return sorted(told, key=lambda line: line.at_s)
+    lines = chain(_measured(view), _advised(view), _effects(view, actions), _acted(view, actions))
+    return sorted(lines, key=lambda line: line.at_s)
 
 
 @dataclass(frozen=True, slots=True)

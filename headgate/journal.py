@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -26,7 +26,7 @@ import msgspec
 from headgate.core.model import Action, Outcome, Snapshot
 from headgate.errors import JournalDamagedError, JournalError
 from headgate.ports import Effect, JobRecord, RecordedAction, Restored, RoundRecord
-from headgate.records import Origins, Placed, folded, is_over, is_wanted, origins_with, restored_from
+from headgate.records import Origins, Placed, folded, is_over, is_wanted, origins_with, restored_from, spread, with_jobs
 
 WINDOW_SNAPSHOTS = 32
 """Snapshots kept for a restart: more than a window of measurements and the wait after an action together."""
@@ -128,6 +128,12 @@ class MemoryJournal:
             elif job in summary.jobs:
                 yield dataclasses.replace(summary, jobs={job: summary.jobs[job]})
 
+    def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
+        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+        rounds = [summary for summary in self._rounds if summary.at_s >= since_s]
+        chosen = spread(0, len(rounds) - 1, most) if rounds else ()
+        return [with_jobs(rounds[number], jobs) for number in chosen]
+
     def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
         """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went."""
         gone = {number: one for number, one in self._actions.items() if is_over(one, actions_before_s)}
@@ -180,11 +186,11 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 _SET_LATEST = "INSERT OR REPLACE INTO latest (only, at_s, state, origins) VALUES (1, ?, ?, ?)"
 _ADD_ACTION = "INSERT INTO actions (round, at_s, action) VALUES (?, ?, ?)"
-_ACTIONS = "SELECT id, round, at_s, action, outcome, effect FROM actions ORDER BY id"
+_ACTIONS = "SELECT id, round, at_s, action, outcome, effect FROM actions WHERE at_s >= ? ORDER BY id"
 _OLD_ACTIONS = (
     "SELECT id, round, at_s, action, outcome, effect FROM actions WHERE at_s < ? AND outcome IS NOT NULL ORDER BY id"
 )
-_FIRST_SINCE = "SELECT min(number) FROM rounds WHERE at_s >= ?"
+_SINCE = "SELECT min(number), max(number) FROM rounds WHERE at_s >= ?"
 _PAGE = "SELECT number, summary FROM rounds WHERE number >= ? AND at_s >= ? ORDER BY number LIMIT ?"
 
 
@@ -307,8 +313,8 @@ class SqliteJournal:
         rows = self._rows("SELECT snapshot FROM snapshots ORDER BY round")
         return tuple(msgspec.msgpack.decode(row[0], type=Snapshot) for row in rows[-self._window :])
 
-    def _placed(self) -> list[Placed]:
-        return [_placed_action(*row) for row in self._rows(_ACTIONS)]
+    def _placed(self, since_s: float = -math.inf) -> list[Placed]:
+        return [_placed_action(*row) for row in self._rows(_ACTIONS, since_s)]
 
     def _read_origins(self) -> Origins:
         rows = self._rows("SELECT origins FROM latest")
@@ -317,18 +323,27 @@ class SqliteJournal:
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
         """Actions in order: all, or those that touch a job; `since_s` is included."""
         with self._told("read"):
-            return [one.recorded for one in self._placed() if is_wanted(one.recorded, job, since_s)]
+            placed = self._placed(-math.inf if since_s is None else since_s)
+            return [one.recorded for one in placed if is_wanted(one.recorded, job, since_s)]
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
         """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
         with self._told("read"):
             earliest_s = -math.inf if since_s is None else since_s
-            start = self._rows(_FIRST_SINCE, earliest_s)[0][0]
+            start = self._rows(_SINCE, earliest_s)[0][0]
             while start is not None:
                 page = self._rows(_PAGE, start, earliest_s, PAGE_ROUNDS)
-                for _, summary in page:
-                    yield from _round(summary, job)
+                named = (_round(summary, None if job is None else (job,)) for _, summary in page)
+                yield from (one for one in named if job is None or job in one.jobs)
                 start = page[-1][0] + 1 if page else None
+
+    def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
+        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+        with self._told("read"):
+            first, last = self._rows(_SINCE, since_s)[0]
+            chosen = spread(first, last, most) if first is not None else ()
+            found = (self._rows("SELECT summary FROM rounds WHERE number = ?", number) for number in chosen)
+            return [_round(rows[0][0], jobs) for rows in found if rows]
 
     def check(self) -> None:
         """Read all that a restart needs; what is wrong with it is a `JournalDamagedError`."""
@@ -469,12 +484,10 @@ def _placed_action(
     return Placed(number, recorded)
 
 
-def _round(summary: str, job: str | None) -> Iterator[RoundRecord]:
-    """The round; nothing if it is without the job that was asked for."""
-    if job is None:
-        yield msgspec.json.decode(summary, type=RoundRecord)
-        return
+def _round(summary: str, jobs: Collection[str] | None) -> RoundRecord:
+    """The round, with these jobs alone if any are given."""
+    if jobs is None:
+        return msgspec.json.decode(summary, type=RoundRecord)
     frame = msgspec.json.decode(summary, type=_RoundFrame)
-    if job in frame.jobs:
-        alone = {job: msgspec.json.decode(frame.jobs[job], type=JobRecord)}
-        yield RoundRecord(frame.at_s, frame.phase, frame.score, frame.max_score, alone, frame.decision, frame.advice)
+    named = {name: msgspec.json.decode(frame.jobs[name], type=JobRecord) for name in jobs if name in frame.jobs}
+    return RoundRecord(frame.at_s, frame.phase, frame.score, frame.max_score, named, frame.decision, frame.advice)

@@ -6,13 +6,15 @@ Each port has one implementation that touches the world and one that does not, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Protocol
 
 from headgate.core.hosts import Host, HostType
 from headgate.core.intents import Intent
+from headgate.core.latency import Latency
 from headgate.core.model import Action, Allocation, Job, JobAllocation, Outcome, Snapshot
 
 
@@ -138,6 +140,22 @@ class Clock(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyRecord:
+    """Latency of the rows put out in a window."""
+
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+
+@lru_cache(maxsize=1024)  # the journal and the status ask for the same ones in every round
+def latency_record(latency: Latency | None) -> LatencyRecord | None:
+    """What is kept of a latency."""
+    return None if latency is None else LatencyRecord(latency.mean_s, *latency.percentiles_s(50, 95, 99))
+
+
+@dataclass(frozen=True, slots=True)
 class JobRecord:
     """One job in one round, as it was measured, before the action of that round."""
 
@@ -157,6 +175,8 @@ class JobRecord:
     juice_intent: float | None = None
     met: bool | None = None
     """Whether the intent was met."""
+    latency: LatencyRecord | None = None
+    """None where nothing was put out in the window, and in journals of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +274,9 @@ class Journal(Protocol):
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
         """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
+
+    def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
+        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
 
     def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
         """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from headgate.core.model import Allocation, JobAllocation, Snapshot
-from headgate.ports import RecordedAction, Restored
+from headgate.ports import RecordedAction, Restored, RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,24 @@ def restored_from(
         actions=tuple(one.recorded for one in applied),
         allocation=allocation_of(origins, applied),
     )
+
+
+def spread(first: int, last: int, most: int) -> list[int]:
+    """At most so many numbers from first to last, evenly spread, with the last one; as time goes on, the same ones are chosen again.
+
+    >>> spread(1, 10, 4)
+    [4, 8, 10]
+    """
+    step = max(1, -(-(last - first + 1) // max(1, most - 1)))
+    inner = range(-(-first // step) * step, last, step)
+    return [*inner, last]
+
+
+def with_jobs(summary: RoundRecord, jobs: Collection[str] | None) -> RoundRecord:
+    """A round with these jobs alone; None: with all."""
+    if jobs is None:
+        return summary
+    return dataclasses.replace(summary, jobs={name: one for name, one in summary.jobs.items() if name in jobs})
 
 
 def is_wanted(recorded: RecordedAction, job: str | None, since_s: float | None) -> bool:

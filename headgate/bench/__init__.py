@@ -39,6 +39,7 @@ NAMES = (
     "chaos",
     "metrics",
     "tables",
+    "dashboard",
 )
 
 

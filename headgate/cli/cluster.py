@@ -418,4 +418,16 @@ def limit(job: str, rows: str, home: str) -> None:
     click.echo(f"{job}: {'no read limit of its own' if _field(rows) is None else f'at most {rows} rows per epoch'}")
 
 
-COMMANDS = (run, submit, intent, pause, resume, remove, removed, restore, share, limit)
+@click.command()
+@click.option("--print", "only_print", is_flag=True, help="Print the link; open no browser.")
+@home_option
+def ui(only_print: bool, home: str) -> None:
+    """Open the dashboard of the running service in a browser, by a link that logs in once."""
+    import webbrowser
+
+    link = _client(home).login_link()
+    opened = not only_print and webbrowser.open(link)
+    click.echo(f"opened {link.partition('#')[0]}" if opened else link)
+
+
+COMMANDS = (run, ui, submit, intent, pause, resume, remove, removed, restore, share, limit)

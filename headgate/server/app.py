@@ -1,41 +1,46 @@
-"""The HTTP API of a service: JSON in and out, on loopback, for whoever can show the token.
-
-A web page in the user's browser can reach loopback too. The token keeps it out; and a request must name a loopback host,
-so that a page whose name was pointed at 127.0.0.1 is refused as well.
-"""
+"""The HTTP API of a service: JSON in and out, on loopback, for whoever the gate lets in; and the dashboard, which uses it."""
 
 from __future__ import annotations
 
-import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 import uvicorn
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import APIRouter, Body, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
+import headgate
 from headgate.config import ServiceSettings
-from headgate.errors import DuplicateJobError, EngineError, HeadgateError, InputError, UnknownJobError
+from headgate.errors import (
+    DuplicateJobError,
+    EngineError,
+    HeadgateError,
+    InputError,
+    LoginError,
+    TooManyLoginsError,
+    UnknownJobError,
+)
+from headgate.server.answers import json_answer, refusal
+from headgate.server.api import PREFIX, Dashboard, add_page, described, logins, questions
+from headgate.server.changes import Change, Changes
+from headgate.server.gate import HEALTH, Gate, caller_of
 from headgate.server.limits import KB, BodyLimit, protocol_of
-from headgate.server.metrics import PATH as METRICS
 from headgate.server.metrics import add_metrics
 from headgate.server.service import Service
+from headgate.server.sessions import Sessions
 from headgate.threads import WatchedThread
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-HEALTH = "/health"
 START_S, STOP_S = 20.0, 5.0
 CODES: tuple[tuple[type[HeadgateError], int], ...] = (
     (UnknownJobError, 404),
     (DuplicateJobError, 409),
+    (TooManyLoginsError, 429),
+    (LoginError, 401),
     (InputError, 400),
     (EngineError, 503),
     (HeadgateError, 500),
@@ -48,67 +53,93 @@ def app_of(
 ) -> FastAPI:
     """The API of a service: `uvicorn.run(app_of(service, token))`. The token of the metrics opens nothing else."""
     settings = settings or ServiceSettings()
-    app = FastAPI(title="Headgate", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Headgate",
+        version=headgate.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=f"{PREFIX}/openapi.json",
+    )
+    app.state.closing = threading.Event()
+    app.state.sessions = Sessions(settings, token)
+    changes = Changes(service.registry.path.parent, settings.changes_kept)
     _add_questions(app, service)
-    _add_changes(app, service)
     add_metrics(app, service, settings)
+    app.include_router(questions(Dashboard(service, changes), app.state.closing))
+    app.include_router(logins(app.state.sessions, settings))
+    app.include_router(_changes(service, changes), prefix=PREFIX, tags=["changes"])
+    app.include_router(_changes(service, changes), include_in_schema=False)
+    add_page(app)
     _add_refusals(app)
     app.add_middleware(BodyLimit, most_bytes=settings.api_body_kb * KB)
-    app.add_middleware(Gate, token=token, metrics_token=metrics_token)
+    app.add_middleware(Gate, token=token, sessions=app.state.sessions, metrics_token=metrics_token)
     return app
 
 
 def _add_questions(app: FastAPI, service: Service) -> None:
-    @app.get("/status")
+    @app.get("/status", include_in_schema=False)
     def status() -> Response:
-        return _json(service.status())
+        return json_answer(service.status())
 
-    @app.get(HEALTH)
+    @app.get(HEALTH, include_in_schema=False)
     def health() -> Response:
         found = service.health()
-        return _json(found, 200 if found.healthy else 503)
+        return json_answer(found, 200 if found.healthy else 503)
 
-    @app.get("/removed")
+    @app.get("/removed", include_in_schema=False)
     def removed() -> Response:
-        return _json(service.removed())
+        return json_answer(service.removed())
 
-    @app.get("/jobs/{name}/explain")
+    @app.get("/jobs/{name}/explain", include_in_schema=False)
     def explain(name: str) -> Response:
-        return _json({"lines": service.story(name), "about": service.journal.about()})
+        return json_answer({"lines": service.story(name), "about": service.journal.about()})
 
 
-def _add_changes(app: FastAPI, service: Service) -> None:
-    @app.post("/jobs")
-    def submit(table: Annotated[Any, Body()]) -> Response:
-        return _json({"name": service.submit(table)}, 201)
+def _changes(service: Service, changes: Changes) -> APIRouter:
+    """Everything that can be changed; each change is kept with the name of who made it."""
+    router = APIRouter()
 
-    @app.patch("/jobs/{name}")
-    def change(name: str, table: Annotated[Any, Body()]) -> Response:
+    def note(request: Request, job: str, what: str) -> None:
+        caller = caller_of(request)
+        changes.add(Change(service.now_s(), caller.who, caller.via, job, what))
+
+    @router.post("/jobs", summary="Submit a job")
+    def submit(request: Request, table: Annotated[Any, Body()]) -> Response:
+        name = service.submit(table)
+        note(request, name, "submit")
+        return json_answer({"name": name}, 201)
+
+    @router.patch("/jobs/{name}", summary="Change the intent, share or read limit of a job")
+    def change(request: Request, name: str, table: Annotated[Any, Body()]) -> Response:
         service.change(name, table)
-        return _json({"name": name})
+        note(request, name, described(table))
+        return json_answer({"name": name})
 
-    @app.post("/jobs/{name}/pause")
-    def pause(name: str) -> Response:
+    @router.post("/jobs/{name}/pause", summary="Stop a job after its epoch")
+    def pause(request: Request, name: str) -> Response:
         service.pause(name)
-        return _json({"name": name})
+        note(request, name, "pause")
+        return json_answer({"name": name})
 
-    @app.post("/jobs/{name}/resume")
-    def resume(name: str) -> Response:
+    @router.post("/jobs/{name}/resume", summary="Continue a paused job, or start a failed one again")
+    def resume(request: Request, name: str) -> Response:
         service.resume(name)
-        return _json({"name": name})
+        note(request, name, "resume")
+        return json_answer({"name": name})
 
-    @app.delete("/jobs/{name}")
-    def remove(name: str) -> Response:
-        return _json({"name": name, "note": service.remove(name)})
+    @router.delete("/jobs/{name}", summary="Remove a job")
+    def remove(request: Request, name: str) -> Response:
+        told = service.remove(name)
+        note(request, name, "remove")
+        return json_answer({"name": name, "note": told})
 
-    @app.post("/removed/{name}/restore")
-    def restore(name: str, at: str | None = None) -> Response:
+    @router.post("/removed/{name}/restore", summary="Continue a removed job")
+    def restore(request: Request, name: str, at: str | None = None) -> Response:
         service.restore(name, at)
-        return _json({"name": name})
+        note(request, name, "restore")
+        return json_answer({"name": name})
 
-
-def _json(value: Any, code: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), code, media_type="application/json")
+    return router
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -117,60 +148,19 @@ def _json(value: Any, code: int = 200) -> Response:
 def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HeadgateError)
     def refused(request: Request, error: HeadgateError) -> Response:
-        return _refusal(str(error), next(code for kind, code in CODES if isinstance(error, kind)))
+        return refusal(str(error), next(code for kind, code in CODES if isinstance(error, kind)))
 
     @app.exception_handler(HTTPException)
     def not_here(request: Request, error: HTTPException) -> Response:
-        return _refusal(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
+        return refusal(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> Response:
-        return _refusal(f"this should not have happened: {type(error).__name__}: {error}", 500)
+        return refusal(f"this should not have happened: {type(error).__name__}: {error}", 500)
 
     @app.exception_handler(RequestValidationError)
     def not_understood(request: Request, error: RequestValidationError) -> Response:
-        return _refusal("the body of the request is not JSON", 422)
-
-
-def _refusal(sentence: str, code: int) -> Response:
-    return _json({"error": " ".join(sentence.split())}, code)
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """Lets through what names a loopback host and shows the token; health is told without one, for whatever restarts services."""
-
-    app: ASGIApp
-    token: str
-    metrics_token: str | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope, Headers(scope=scope)) if scope["type"] == "http" else None
-        await (refusal or self.app)(scope, receive, send)
-
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        if _host(headers.get("host", "")) not in LOOPBACK:
-            return _refusal("requests must be made to 127.0.0.1 or localhost", 403)
-        if (scope["method"], scope["path"]) == ("GET", HEALTH):
-            return None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._opens(given, scope["path"]):
-            return _refusal(
-                "the request needs the header Authorization: Bearer TOKEN, with the token of the home directory", 401
-            )
-        return None
-
-    def _opens(self, given: str, path: str) -> bool:
-        tokens = [self.token]
-        if path == METRICS and self.metrics_token is not None:
-            tokens.append(self.metrics_token)
-        return any(secrets.compare_digest(given.encode(), token.encode()) for token in tokens)
-
-
-def _host(header: str) -> str:
-    """The name without the port: `[::1]:80` is `::1`."""
-    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
-    return name.strip("[]").lower()
+        return refusal("the body of the request is not JSON", 422)
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
@@ -187,7 +177,7 @@ def listen(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
 
 @contextmanager
 def served(
-    app: ASGIApp,
+    app: FastAPI,
     listening: socket.socket,
     settings: ServiceSettings | None = None,
     tell: Callable[[str], None] = lambda text: None,
@@ -207,8 +197,9 @@ def served(
 class Api:
     """One server after another on one socket: a server that ended can be followed by a new one."""
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, settings: ServiceSettings) -> None:
+    def __init__(self, app: FastAPI, listening: socket.socket, settings: ServiceSettings) -> None:
         self._listening = listening
+        self._closing: threading.Event = app.state.closing
         self._config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=int(STOP_S), http=protocol_of(settings),
@@ -218,11 +209,13 @@ class Api:
     def run(self) -> None:
         """Serve until stopped; uvicorn closes the sockets that it was given, so it is given a copy."""
         self.server = uvicorn.Server(self._config)
+        self._closing.clear()
         with closing(self._listening.dup()) as copy:
             self.server.run([copy])
 
     def stop(self) -> None:
-        """End the server that runs."""
+        """End the server that runs; streams of events end by themselves."""
+        self._closing.set()
         self.server.should_exit = True
 
     def await_start(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from headgate.config import Settings
@@ -31,6 +32,7 @@ from headgate.server.status import (
 )
 
 KEPT_ACTIONS = 20
+KEPT_FAILURES = 200
 NO_ROUND = "no round"
 """How trouble begins that kept a round from being completed."""
 STARTING, STALE = "starting", "stale"
@@ -38,6 +40,16 @@ STARTING, STALE = "starting", "stale"
 BROKEN = (JobPhase.FAILED, JobPhase.RETRYING)
 
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureStatus:
+    """A job that stopped running, and why."""
+
+    at_s: float
+    job: str
+    state: str
+    reason: str
 
 
 class Table(Generic[Value]):
@@ -75,6 +87,8 @@ class StatusBoard:
         """Of the last round; only the loop replaces it, as it does `actions`, `leases` and `trouble`."""
         self.actions: tuple[ActionStatus, ...] = ()
         self.leases: LeasesStatus | None = None
+        self.failures: tuple[FailureStatus, ...] = ()
+        """Since the start of the service, newest last; only the loop replaces it."""
         self.trouble = ""
         """Why the last round was not completed, or not as it should be."""
         self.known: Table[Known] = Table()
@@ -86,14 +100,14 @@ class StatusBoard:
         self.actions = (*self.actions, *done)[-KEPT_ACTIONS:]
         self._picture = picture
 
-    def view(self) -> View | None:
-        """What the last round saw; None before the first."""
-        return self._picture.view if self._picture is not None else None
+    def picture(self) -> Picture | None:
+        """The last round; None before the first."""
+        return self._picture
 
-    @property
-    def taken_s(self) -> float | None:
-        """When the last round was completed; None before the first."""
-        return self._picture.taken_s if self._picture is not None else None
+    def note_failure(self, job: str, state: JobState) -> None:
+        """A job does not run any more."""
+        failure = FailureStatus(state.since_s, job, state.phase.value, state.reason)
+        self.failures = (*self.failures, failure)[-KEPT_FAILURES:]
 
     def stale_view(self) -> View | None:
         """The last view without verdicts, if it is stale; None if it is not, or if there is none."""

@@ -11,7 +11,7 @@ import msgspec
 
 from headgate.errors import EngineError, InputError, NoServiceError
 from headgate.explain import Line
-from headgate.server.home import Home
+from headgate.server.home import Home, user_name
 from headgate.server.removed import RemovedJob
 from headgate.server.status import Status
 
@@ -81,6 +81,14 @@ class Client:
         when = "" if at is None else f"?at={quote(at, safe='')}"
         self._asked("POST", f"/removed/{quote(job, safe='')}/restore{when}")
 
+    def login_link(self) -> str:
+        """An address that logs in one browser, once."""
+        path = str(self._answer("POST", "/api/v1/login-links")["path"])
+        address = self.home.read_address()
+        if address is None:
+            raise self._nobody()
+        return address.url + path
+
     def _answer(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         return msgspec.json.decode(self._asked(method, path, body), type=dict[str, Any])
 
@@ -94,6 +102,7 @@ class Client:
             raise InputError(f'"{self.home.token}" holds no token; restart the service, which writes a new one')
         content = None if body is None else msgspec.json.encode(body)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        headers["X-Headgate-User"] = quote(user_name(), safe=" ")
         try:
             # Not by way of a proxy that the environment names: it is this very machine.
             with httpx.Client(base_url=address.url, timeout=TIMEOUT_S, trust_env=False) as connection:

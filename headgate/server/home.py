@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
 import secrets
 import stat
@@ -159,6 +160,14 @@ class Home:
 def _read_token(path: Path) -> str | None:
     found = (_read(path) or b"").decode("ascii", "replace")
     return found if found.isascii() and found.isprintable() and found else None
+
+
+def user_name() -> str:
+    """The user of this process, for lists of who changed what; its number where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.geteuid()}"
 
 
 def _read(path: Path) -> bytes | None:

@@ -313,7 +313,8 @@ class Collector:
         yield WORTH.family([((), status.max_score)])
         yield _single(SATISFACTION, status.satisfaction)
         yield OBJECTIVE.family([((), self._settings.objective_share)])
-        yield _single(LAST_ROUND, self._service.board.taken_s)
+        picture = self._service.board.picture()
+        yield _single(LAST_ROUND, picture.taken_s if picture is not None else None)
         yield SummaryMetricFamily(ROUND.name, ROUND.text, tally.rounds + tally.failed_rounds, tally.seconds)
         yield FAILED_ROUNDS.family([((), float(tally.failed_rounds))])
         yield ACTIONS.family(_actions(tally, status.leases))
@@ -345,7 +346,8 @@ class Collector:
         yield bounded(CAPACITY, ((one.labels, one.capacity) for one in readings))
 
     def _readings(self, status: Status) -> Iterator[_Operator]:
-        view, labels = self._service.board.view(), self._job_labels(status)
+        picture, labels = self._service.board.picture(), self._job_labels(status)
+        view = picture.view if picture is not None else None
         for name, job in status.jobs.items():
             measured = view.jobs.get(name) if view is not None and job.state == JobPhase.RUNNING.value else None
             if measured is not None:

@@ -27,8 +27,9 @@ from headgate.journal import SIDE_FILES, SqliteJournal
 from headgate.landlord import Landlord
 from headgate.planners import SharedSlots
 from headgate.ports import HostPool, Jobs
+from headgate.server.api import login_path
 from headgate.server.app import app_of, listen, served
-from headgate.server.home import Home
+from headgate.server.home import Home, user_name
 from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
@@ -205,6 +206,7 @@ def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterat
 
     with served(app, listening, plan.service, tell) as url, plan.home.announced(url) as announce:
         tell(f"answers at {url}; the token is in {plan.home.token}")
+        tell(f"dashboard: {url}{login_path(app.state.sessions, user_name())} logs in once; `headgate ui` opens it")
         yield announce
 
 

@@ -294,6 +294,7 @@ class Service:
             self.tally.failures[name] += state.phase in BROKEN and _standing(state) != _standing(before)
             text = _change(before, state)
             if text and state.phase in BROKEN:
+                self.board.note_failure(name, state)
                 self.alerts(self.now_s(), text, name)
             elif text:
                 self._tell(name, text)

@@ -12,24 +12,13 @@ from dataclasses import dataclass, field
 
 from headgate.core.hosts import Bill
 from headgate.core.intents import Intent
-from headgate.core.latency import Latency
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, Outcome
 from headgate.core.quantities import show_seconds
 from headgate.host_records import Note
 from headgate.landlord import Landlord
-from headgate.ports import JobPhase, JobState
+from headgate.ports import JobPhase, JobState, LatencyRecord, latency_record
 from headgate.screen import intents_met
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyStatus:
-    """Latency of the rows put out in the window."""
-
-    mean_s: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +39,7 @@ class JobStatus:
     utility: float | None = None
     latency_s: float | None = None
     """As the intent asks for it."""
-    latency: LatencyStatus | None = None
+    latency: LatencyRecord | None = None
     juice: float | None = None
     arrival_rows_s: float | None = None
     backlog: float | None = None
@@ -234,7 +223,7 @@ def _measured(told: JobStatus, view: JobView) -> JobStatus:
         met=view.met,
         utility=view.utility,
         latency_s=view.latency_s,
-        latency=_latency(view.span.latency) if view.span is not None else None,
+        latency=latency_record(view.span.latency) if view.span is not None else None,
         juice=view.juice,
         arrival_rows_s=view.span.arrival_rows_s() if view.span is not None else None,
         backlog=reading.backlog if reading is not None else None,
@@ -242,12 +231,6 @@ def _measured(told: JobStatus, view: JobView) -> JobStatus:
         lanes=dict(view.allocation.lanes),
         pace_s=view.allocation.pace_s,
     )
-
-
-def _latency(latency: Latency | None) -> LatencyStatus | None:
-    if latency is None:
-        return None
-    return LatencyStatus(latency.mean_s, *latency.percentiles_s(50, 95, 99))
 
 
 def action_status(at_s: float, action: Action, outcome: Outcome | None) -> ActionStatus:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
@@ -248,6 +249,18 @@ def test_rounds_may_be_read_while_more_are_written(journal: Journal) -> None:
     next(reader)
     write(journal, 20)
     assert [round_.at_s for round_ in journal.rounds()] == [10, 20]
+
+
+def test_samples_rounds_evenly_with_the_newest_and_with_the_jobs_that_are_asked_for(journal: Journal) -> None:
+    for number in range(1, 31):
+        write(journal, 10 * number)
+    assert [one.at_s for one in journal.sampled(60, 100)] == [10 * number for number in range(6, 31)]
+    few = [one.at_s for one in journal.sampled(60, 6)]
+    assert few[-1] == 300 and 4 <= len(few) <= 6
+    assert len({later - earlier for earlier, later in pairwise(few[:-1])}) == 1
+    assert journal.sampled(300, 6, ("topk",)) == [summary(300, "topk")]
+    assert journal.sampled(300, 6, ()) == [summary(300)]
+    assert journal.sampled(301, 6) == []
 
 
 def test_purge_deletes_old_rounds_and_keeps_actions_and_state(journal: Journal) -> None:

@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 import uvicorn
 
@@ -81,7 +82,7 @@ def test_status_has_every_field_of_a_recorded_round(bench, api):
     for name in ("at_s", "phase", "score", "max_score", "decision"):
         assert recorded[name] == getattr(round_, name)
     for name in type(round_.jobs["orders"]).__slots__:
-        assert recorded["jobs"]["orders"][name] == getattr(round_.jobs["orders"], name)
+        assert recorded["jobs"]["orders"][name] == msgspec.to_builtins(getattr(round_.jobs["orders"], name))
 
 
 def test_story_is_told_with_how_to_show_its_times(bench, client):

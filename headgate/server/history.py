@@ -1,0 +1,172 @@
+"""The past for charts, sampled from the journal: so many points, however long the journal is.
+
+Every n-th round is read, not all of them: a week of 200 jobs holds some gigabytes. Which rounds are chosen does not depend on the
+moment, so that a line does not change its shape while it moves on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.ports import Effect, JobRecord, Journal, RecordedAction, RoundRecord
+
+Values = list[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class UtilitySeries:
+    """Total utility against its maximum."""
+
+    at_s: list[float]
+    score: list[float]
+    max_score: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeries:
+    """A job at the times of its list; None where it was not measured."""
+
+    latency_s: Values
+    latency_intent_s: Values
+    juice: Values
+    utility: Values
+    lanes: list[int | None]
+    met: list[bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySeries:
+    """Latency percentiles of a job, its input and its backlog over time."""
+
+    at_s: list[float]
+    intent_s: Values
+    judged_s: Values
+    """The figure that the intent is about: the mean, or its percentile."""
+    p50_s: Values
+    p95_s: Values
+    p99_s: Values
+    arrival_rows_s: Values
+    backlog: Values
+    lanes: list[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectEntry:
+    """How an action was judged."""
+
+    at_s: float
+    verdict: str
+    score_before: float | None
+    score_after: float | None
+    utility_before: float | None
+    utility_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEntry:
+    """An action with its cause and its effect."""
+
+    id: int
+    at_s: float
+    job: str | None
+    host: str
+    kind: str
+    what: str
+    cause: str
+    applied: bool | None
+    """None: the service does not know yet."""
+    detail: str
+    effect: EffectEntry | None
+
+
+def utility_series(journal: Journal, since_s: float, points: int) -> UtilitySeries:
+    """Total utility over time."""
+    rounds = journal.sampled(since_s, points, ())
+    return UtilitySeries([one.at_s for one in rounds], [one.score for one in rounds], [one.max_score for one in rounds])
+
+
+def job_series(journal: Journal, since_s: float, points: int) -> tuple[list[float], dict[str, JobSeries]]:
+    """Times, and by job what was measured at each of them."""
+    rounds = journal.sampled(since_s, points)
+    names = dict.fromkeys(name for one in rounds for name in one.jobs)
+    return [one.at_s for one in rounds], {name: _series(rounds, name) for name in names}
+
+
+def _series(rounds: Sequence[RoundRecord], name: str) -> JobSeries:
+    records = [one.jobs.get(name) for one in rounds]
+    return JobSeries(
+        _each(records, lambda one: one.latency_s),
+        _each(records, lambda one: one.latency_intent_s),
+        _each(records, lambda one: one.juice),
+        _each(records, lambda one: one.utility),
+        [_lanes(one) for one in records],
+        [None if one is None else one.met for one in records],
+    )
+
+
+def latency_series(rounds: Sequence[RoundRecord], name: str) -> LatencySeries:
+    """One job over time, from rounds that were read before."""
+    records = [one.jobs.get(name) for one in rounds]
+    return LatencySeries(
+        [one.at_s for one in rounds],
+        _each(records, lambda one: one.latency_intent_s),
+        _each(records, lambda one: one.latency_s),
+        _each(records, lambda one: one.latency.p50_s if one.latency is not None else None),
+        _each(records, lambda one: one.latency.p95_s if one.latency is not None else None),
+        _each(records, lambda one: one.latency.p99_s if one.latency is not None else None),
+        _each(records, lambda one: one.arrival_rows_s),
+        _each(records, lambda one: one.backlog),
+        [_lanes(one) for one in records],
+    )
+
+
+def _each(records: Iterable[JobRecord | None], value: Callable[[JobRecord], float | None]) -> Values:
+    return [_short(value(one)) if one is not None else None for one in records]
+
+
+def _short(value: float | None) -> float | None:
+    """Five digits are enough for a chart, and make the answer half as long."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _lanes(record: JobRecord | None) -> int | None:
+    return None if record is None else total_lanes(record.lanes)
+
+
+def total_lanes(lanes: Mapping[str, int]) -> int | None:
+    """Lanes of all operators together; None if no operator has lanes of its own."""
+    return sum(lanes.values()) if lanes else None
+
+
+def action_entries(recorded: Iterable[RecordedAction]) -> list[ActionEntry]:
+    """Actions as they are shown."""
+    return [_entry(one) for one in recorded]
+
+
+def _entry(one: RecordedAction) -> ActionEntry:
+    action, outcome = one.action, one.outcome
+    applied, detail = (None, "") if outcome is None else (outcome.applied, outcome.detail)
+    return ActionEntry(
+        one.id,
+        one.at_s,
+        action.job,
+        action.host,
+        action.kind.value,
+        action.what,
+        action.cause.text,
+        applied,
+        detail,
+        None if one.effect is None else _effect(one.effect),
+    )
+
+
+def _effect(effect: Effect) -> EffectEntry:
+    return EffectEntry(
+        effect.at_s,
+        effect.verdict,
+        effect.score_before,
+        effect.score_after,
+        effect.utility_before,
+        effect.utility_after,
+    )

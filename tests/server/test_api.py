@@ -1,0 +1,246 @@
+"""The API of the dashboard without a browser: what it answers, and whom it lets in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headgate.bench.showcase import NAMED, ROUND_S, Show, show
+from headgate.cli import run_command
+from headgate.config import ServiceSettings
+from headgate.errors import LoginError, TooManyLoginsError
+from headgate.server.api import WEB
+from headgate.server.app import app_of, listen, served
+from headgate.server.changes import Change, Changes
+from headgate.server.home import Home
+from headgate.server.sessions import Sessions
+
+TOKEN = "the-token"
+HOUR_S = 3600.0
+
+
+class Stage:
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self.now_s = 1_780_000_000.0
+        self.show: Show = stack.enter_context(show(home, NAMED, HOUR_S, lambda: self.now_s))
+        for _ in range(4):
+            self.now_s += ROUND_S
+            self.show.service.round()
+        listening = stack.enter_context(closing(listen()))
+        self.home = Home(home)
+        token = self.home.new_token()
+        self.app = app_of(self.show.service, token)
+        self.url = stack.enter_context(served(self.app, listening))
+        stack.enter_context(self.home.announced(self.url))
+        headers = {"Authorization": f"Bearer {token}", "X-Headgate-User": "grace"}
+        self.api = stack.enter_context(httpx.Client(base_url=self.url, headers=headers, trust_env=False))
+
+    def get(self, path: str):
+        answer = self.api.get(f"/api/v1{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(tmp_path_factory.mktemp("api"), stack)
+
+
+@pytest.fixture
+def browser(stage) -> Iterator[httpx.Client]:
+    """A client that is logged in by a cookie, and knows the secret of its session."""
+    with httpx.Client(base_url=stage.url, trust_env=False) as client:
+        answer = client.post("/api/v1/session", json={"secret": stage.app.state.sessions.new_code("ada")})
+        client.headers["X-CSRF-Token"] = answer.json()["csrf"]
+        yield client
+
+
+# -- what is answered
+
+
+def test_cluster_has_utility_over_time_and_actions_with_cause_and_effect(stage):
+    found = stage.get("/cluster?range_s=3600&points=50")
+    times = found["utility"]["at_s"]
+    assert times == sorted(times) and 20 <= len(times) <= 50
+    assert times[-1] == found["at_s"] and times[0] >= found["now_s"] - 3600
+    assert all(
+        score <= most for score, most in zip(found["utility"]["score"], found["utility"]["max_score"], strict=True)
+    )
+    action = next(one for one in found["actions"] if one["job"] == "fraud-score")
+    assert action["cause"].endswith("too few lanes") and action["effect"]["verdict"] == "kept"
+    assert [host["name"] for host in found["hosts"]] == ["host-0", "host-1", "host-2"]
+
+
+def test_jobs_have_short_series_of_the_same_length(stage):
+    found = stage.get("/jobs?points=30")
+    assert {job["name"] for job in found["jobs"]} == {part.name for part in NAMED}
+    for job in found["jobs"]:
+        assert {len(values) for values in job["series"].values()} == {len(found["at_s"])}
+    assert len(found["at_s"]) <= 30
+
+
+def test_job_has_operators_edges_lanes_slices_epochs_and_percentiles(stage):
+    found = stage.get("/jobs/fraud-score")
+    operators = {one["name"]: one for one in found["operators"]}
+    assert operators["look-up"]["lanes"] == len(operators["look-up"]["per_lane"]) == 8
+    assert operators["events"]["role"] == "source" and operators["events"]["backlog"] > 0
+    assert len(operators["per-customer"]["slices"]) == 32
+    assert {(one["source"], one["target"]) for one in found["edges"]} == {
+        ("events", "look-up"), ("look-up", "per-customer"), ("look-up", "archive"), ("per-customer", "alerts"),
+    }  # fmt: skip
+    assert all(one["rows_s"] == pytest.approx(4480) for one in found["edges"])
+    assert found["epochs"] and all(
+        sum(part["seconds"] for part in one["parts"]) <= one["seconds"] + 1e-9 for one in found["epochs"]
+    )
+    assert found["latency"]["p99_s"][-1] > found["latency"]["p50_s"][-1]
+
+
+def test_story_is_data_from_symptom_to_effect(stage):
+    entries = stage.get("/jobs/fraud-score/story")["entries"]
+    assert [one["at_s"] for one in entries] == sorted((one["at_s"] for one in entries), reverse=True)
+    helped = next(one for one in entries if one["remedy"] == "add lanes")
+    assert helped["facts"]["diagnosis"] == "too few lanes"
+    assert [one["facts"]["symptom"] for one in helped["diagnosis"]["because"]] == ["late", "input held back"]
+    assert helped["lanes"]["look-up"] == 8 and helped["action"]["effect"]["verdict"] == "kept"
+    assert any(one["kind"] == "measured" and "input rose" in one["text"] for one in entries)
+
+
+def test_every_answer_is_described_by_openapi(stage):
+    described = stage.get("/openapi.json")
+    assert {"/api/v1/cluster", "/api/v1/jobs", "/api/v1/jobs/{name}", "/api/v1/jobs/{name}/story"} <= described[
+        "paths"
+    ].keys()
+    assert all(path.startswith("/api/v1/") for path in described["paths"])
+    assert {"Cluster", "JobList", "JobDetail", "Story"} <= described["components"]["schemas"].keys()
+
+
+def test_stream_tells_of_a_round_and_ends_with_the_service(stage):
+    with stage.api.stream("GET", "/api/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("event")) == "event: hello"
+        stage.now_s += ROUND_S
+        stage.show.service.round()
+        assert next(line for line in lines if line.startswith("event")) == "event: round"
+
+
+@pytest.mark.parametrize("query", ["range_s=0", "range_s=nan", "points=100000", "points=x"])
+def test_odd_ranges_are_refused(stage, query):
+    assert stage.api.get(f"/api/v1/cluster?{query}").status_code == 422
+
+
+# -- who gets in
+
+
+def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(stage):
+    code = stage.app.state.sessions.new_code("ada")
+    answer = httpx.post(f"{stage.url}/api/v1/session", json={"secret": code}, trust_env=False)
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+    again = httpx.post(f"{stage.url}/api/v1/session", json={"secret": code}, trust_env=False)
+    assert again.status_code == 401 and "set-cookie" not in again.headers
+
+
+def test_change_by_cookie_needs_the_secret_of_the_session(stage, browser):
+    path = "/api/v1/jobs/page-load"
+    assert browser.patch(path, json={"share": 2}, headers={"X-CSRF-Token": ""}).status_code == 403
+    assert browser.patch(path, json={"share": 2}, headers={"Origin": "http://elsewhere.example"}).status_code == 403
+    assert stage.show.service.status().jobs["page-load"].share == 1
+    assert browser.patch(path, json={"share": 2}, headers={"Origin": stage.url}).status_code == 200
+    assert stage.show.service.status().jobs["page-load"].share == 2
+
+
+def test_every_change_is_kept_with_its_person_and_way(stage, browser):
+    browser.post("/api/v1/jobs/bid-floor/pause")
+    stage.api.post("/jobs/bid-floor/resume")
+    kept = [
+        (one["who"], one["via"], one["what"]) for one in stage.get("/cluster")["changes"] if one["job"] == "bid-floor"
+    ]
+    assert kept == [("ada", "dashboard", "pause"), ("grace", "command line", "resume")]
+    assert [one.what for one in Changes(stage.home.path, 100).all("bid-floor")] == ["pause", "resume"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/cluster", "/api/v1/jobs", "/api/v1/events", "/api/v1/openapi.json", "/status"]
+)
+def test_nothing_is_told_without_token_or_cookie(stage, path):
+    assert httpx.get(stage.url + path, trust_env=False).status_code == 401
+
+
+def test_pages_may_load_nothing_but_files_of_the_service(stage):
+    answer = httpx.get(stage.url, trust_env=False)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+    page = answer.text
+    assert "<style" not in page and "onclick" not in page and "style=" not in page
+
+
+@pytest.mark.parametrize(
+    "path", ["/web/../app.py", "/web/%2e%2e/app.py", "/web/none.js", "/web/vendor", "/web/vendor/LICENSE-htm"]
+)
+def test_no_other_file_is_served(stage, path):
+    assert httpx.get(stage.url + path, trust_env=False).status_code in (401, 404)
+
+
+def test_assets_refer_to_nothing_beyond_the_service():
+    for file in (one for one in WEB.iterdir() if one.is_file()):
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text and "https://" not in text, file.name
+
+
+class Hand:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
+    clock = Hand()
+    sessions = Sessions(ServiceSettings(login_failures=3, login_link_s=100, session_h=1), TOKEN, clock)
+    code = sessions.new_code("ada")
+    for _ in range(3):
+        with pytest.raises(LoginError, match="headgate ui"):
+            sessions.log_in("guess")
+    with pytest.raises(TooManyLoginsError, match="try again in 60 s"):
+        sessions.log_in(code)
+    clock.now_s = 61
+    cookie, session = sessions.log_in(code)
+    assert sessions.find(cookie) == session and session.who == "ada"
+    late = sessions.new_code("ada")
+    clock.now_s += 101
+    with pytest.raises(LoginError):
+        sessions.log_in(late)
+    clock.now_s += 3600
+    assert sessions.find(cookie) is None
+
+
+def test_wrong_logins_are_refused_with_429_after_a_few(tmp_path, stage):
+    with closing(listen()) as listening, served(app_of(stage.show.service, TOKEN), listening) as url:
+        codes = [
+            httpx.post(f"{url}/api/v1/session", json={"secret": "x"}, trust_env=False).status_code for _ in range(6)
+        ]
+    assert codes == [401] * 5 + [429]
+
+
+def test_ui_prints_a_link_that_logs_in(stage, capsys):
+    assert run_command(["ui", "--print", "--home", str(stage.home.path)]) == 0
+    code = capsys.readouterr().out.strip().partition("#login=")[2]
+    answer = httpx.post(f"{stage.url}/api/v1/session", json={"secret": code}, trust_env=False)
+    assert answer.json()["who"]
+
+
+def test_changes_survive_a_cut_off_line_and_stay_few(tmp_path):
+    kept = Changes(tmp_path, 3)
+    for number in range(5):
+        kept.add(Change(float(number), "ada", "dashboard", "orders", f"share {number}"))
+    path = tmp_path / "changes.jsonl"
+    assert len(path.read_text().splitlines()) == 3
+    path.write_text(path.read_text() + '{"at_s": 9.0, "wh')
+    assert [one.what for one in Changes(tmp_path, 3).all()] == ["share 2", "share 3", "share 4"]
+    assert json.loads(path.read_text().splitlines()[0])["who"] == "ada"

@@ -384,7 +384,9 @@ def _operators_of(job: JobView, labels: Labels, most: int) -> Iterator[_Operator
     busy, lanes = capacities(job.job.graph, job.span), job.allocation.lanes
     readings = job.span.last.reading.operators
     for name, label in own_series(readings, most).items():
-        yield _Operator((*labels, label), readings[name], lanes.get(name), busy.get(name))
+        # A fused operator has no lanes: its time counts in the operator before it, and nothing is known of its own.
+        known = busy.get(name) if readings[name].busy_s else None
+        yield _Operator((*labels, label), readings[name], lanes.get(name), known)
 
 
 def _single(metric: Described, value: float | None) -> Metric:

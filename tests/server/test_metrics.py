@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate.cli import run_command
 from headgate.config import ServiceSettings
 from headgate.core.hosts import NO_BILL, HostPhase
-from headgate.core.model import HostReading
+from headgate.core.model import Graph, HostReading, OperatorReading
 from headgate.ports import JobPhase
 from headgate.server.app import app_of, listen, served
 from headgate.server.home import Home
@@ -25,8 +25,9 @@ from headgate.server.metrics import ALL, Type, registry_of
 from headgate.server.state_sizes import SPEND_S, StateSizes
 from headgate.server.status import LeasesStatus, LeaseStatus
 from headgate.state.inspect import checkpoint_of
+from tests.server import fake
 from tests.server.conftest import Bench
-from tests.server.fake import RATE_ROWS_S
+from tests.server.fake import RATE_ROWS_S, _operator
 
 
 class Scrape:
@@ -133,6 +134,20 @@ def test_stale_job_is_marked_and_not_judged(bench):
     scrape = Scrape(bench)
     assert (scrape.value("headgate_job_stale"), scrape.value("headgate_job_reading_age_seconds")) == (1.0, 100.0)
     assert scrape.value("headgate_job_utility") is scrape.value("headgate_utility") is None
+
+
+def test_fused_operator_has_rows_but_no_busy_time(bench, monkeypatch):
+    def fused(graph: Graph, name: str, elapsed_s: float, lanes: int) -> OperatorReading:
+        found = _operator(graph, name, elapsed_s, lanes)
+        return dataclasses.replace(found, busy_s=()) if name == "out" else found
+
+    monkeypatch.setattr(fake, "_operator", fused)
+    bench.submit()
+    bench.rounds(3)
+    scrape = Scrape(bench)
+    assert scrape.labels("headgate_operator_rows_total", "operator") == ["in", "large", "out"]
+    assert scrape.labels("headgate_operator_busy_seconds_total", "operator") == ["in", "large"]
+    assert scrape.labels("headgate_operator_capacity_ratio", "operator") == ["in", "large"]
 
 
 def test_failures_are_counted_once_each(bench):

@@ -29,6 +29,7 @@ from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.sim.bars import Bar
 from headgate.spark import levers, sinks, sources
+from headgate.spark.connections import PATIENCE
 from headgate.spark.kafka import checked_options
 from headgate.spark.levers import Levers
 from headgate.spark.sinks.kafka import EPOCHS, Delivery
@@ -103,7 +104,7 @@ def _brokers() -> Iterator[tuple[str, RedisServer, Path]]:
         yield servers, redis, place
 
 
-def _value(number: int) -> dict[str, Any]:
+def _value(number: int) -> dict[Any, Any]:
     return {"id": number, "user": f"user-{number % 1000}", "amount": number / 4}
 
 
@@ -272,7 +273,7 @@ class Lag:
 
 def _lag(spark: SparkEngine, servers: str) -> Lag:
     """The same job, while rows arrive."""
-    options, patience = checked_options(servers, None), levers.PATIENCE.kafka
+    options, patience = checked_options(servers, None), PATIENCE.kafka
     partitions = partitions_of(options, patience, Topics(("waiting",)))
     ended, lag = threading.Event(), Lag()
     feeder = threading.Thread(target=_feed, args=(servers, ended))

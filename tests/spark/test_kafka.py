@@ -10,9 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
+
+pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "headgate[kafka]"')
+pytest.importorskip("fastavro", reason='tests of Kafka need pip install "headgate[kafka]"')
+
+import fastavro
 from confluent_kafka import Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st

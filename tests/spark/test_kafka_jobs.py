@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "headgate[kafka]"')
+
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
 from redis import Redis

@@ -8,6 +8,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+
+pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "headgate[kafka]"')
+
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 

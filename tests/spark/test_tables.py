@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-for package in ("deltalake", "pyiceberg", "psycopg"):
-    pytest.importorskip(package, reason='tests of tables need pip install "headgate[delta,iceberg,postgres]"')
+pytest.importorskip("deltalake", reason='run: pip install "headgate[delta]"')
+pytest.importorskip("pyiceberg", reason='run: pip install "headgate[iceberg]"')
+pytest.importorskip("psycopg", reason='run: pip install "headgate[postgres]"')
 
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T

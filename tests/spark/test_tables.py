@@ -134,6 +134,14 @@ def test_an_older_start_commits_nothing_once_a_newer_one_has_begun(target: Any) 
     check(target, 1)
 
 
+def test_an_older_start_is_refused_although_the_newer_one_found_its_epoch_there(target: Any) -> None:
+    write(target.sink(), claim(0))
+    write(target.sink(), claim(0, 2))
+    with pytest.raises(EngineError, match=r"is written by a newer start of this job than number 1"):
+        write(target.sink(), claim(1))
+    check(target, 1)
+
+
 def test_a_new_job_writes_its_first_epochs_although_a_removed_one_was_further(target: Any) -> None:
     for epoch in (0, 1):
         write(target.sink(), claim(epoch, life="one"))

@@ -198,9 +198,9 @@ def test_merge_keeps_the_last_row_of_a_key_and_refuses_a_row_without_one(tmp_pat
         {"id": 2, "name": "d"},
         {"id": 3, "name": "e"},
     ]
+    assert not list((tmp_path / "_headgate").rglob("*.parquet")), "rows put aside are removed"
     with pytest.raises(EngineError, match=r'a row has no "id", which is the key of Delta table'):
         merge(2, [None], ["x"])
-    assert not list((tmp_path / "_headgate").rglob("*.parquet")) or DeltaTable(tmp_path).version() >= 2
 
 
 def test_a_table_with_partitions_gets_its_rows_in_them(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_lanes_and_read_limit_of_a_delta_source_can_change_in_the_middle_of_a_fi
     appended(table, *range(10))
     appended(table, *range(10, 12))
     reading = Reading(table, tmp_path / "job")
-    assert reading.epoch(limit=4) == [[0, 1, 2, 3]] or reading.offset["rows"] == 4
+    assert [len(lane) for lane in reading.epoch(limit=4)] == [4]
     assert reading.source.arrived(reading.place) == 12, "the backlog is known"
     assert [len(lane) for lane in reading.epoch(lanes=3, limit=6)] == [2, 2, 2]
     assert [len(lane) for lane in reading.epoch(lanes=2)] == [1, 1]

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-for package in ("deltalake", "pyiceberg", "psycopg"):
-    pytest.importorskip(package, reason='jobs with tables need pip install "headgate[delta,iceberg,postgres]"')
+pytest.importorskip("deltalake", reason='run: pip install "headgate[delta]"')
+pytest.importorskip("pyiceberg", reason='run: pip install "headgate[iceberg]"')
+pytest.importorskip("psycopg", reason='run: pip install "headgate[postgres]"')
 
 import psycopg
 from deltalake import DeltaTable, write_deltalake

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-for package in ("deltalake", "pyiceberg", "psycopg"):
-    pytest.importorskip(package, reason='tests of tables need pip install "headgate[delta,iceberg,postgres]"')
+pytest.importorskip("deltalake", reason='run: pip install "headgate[delta]"')
+pytest.importorskip("pyiceberg", reason='run: pip install "headgate[iceberg]"')
+pytest.importorskip("psycopg", reason='run: pip install "headgate[postgres]"')
 
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T
@@ -133,6 +134,14 @@ def test_an_older_start_commits_nothing_once_a_newer_one_has_begun(target: Any) 
     check(target, 1)
 
 
+def test_an_older_start_is_refused_although_the_newer_one_found_its_epoch_there(target: Any) -> None:
+    write(target.sink(), claim(0))
+    write(target.sink(), claim(0, 2))
+    with pytest.raises(EngineError, match=r"is written by a newer start of this job than number 1"):
+        write(target.sink(), claim(1))
+    check(target, 1)
+
+
 def test_a_new_job_writes_its_first_epochs_although_a_removed_one_was_further(target: Any) -> None:
     for epoch in (0, 1):
         write(target.sink(), claim(epoch, life="one"))
@@ -189,9 +198,9 @@ def test_merge_keeps_the_last_row_of_a_key_and_refuses_a_row_without_one(tmp_pat
         {"id": 2, "name": "d"},
         {"id": 3, "name": "e"},
     ]
+    assert not list((tmp_path / "_headgate").rglob("*.parquet")), "rows put aside are removed"
     with pytest.raises(EngineError, match=r'a row has no "id", which is the key of Delta table'):
         merge(2, [None], ["x"])
-    assert not list((tmp_path / "_headgate").rglob("*.parquet")) or DeltaTable(tmp_path).version() >= 2
 
 
 def test_a_table_with_partitions_gets_its_rows_in_them(tmp_path: Path) -> None:
@@ -332,7 +341,7 @@ def test_lanes_and_read_limit_of_a_delta_source_can_change_in_the_middle_of_a_fi
     appended(table, *range(10))
     appended(table, *range(10, 12))
     reading = Reading(table, tmp_path / "job")
-    assert reading.epoch(limit=4) == [[0, 1, 2, 3]] or reading.offset["rows"] == 4
+    assert [len(lane) for lane in reading.epoch(limit=4)] == [4]
     assert reading.source.arrived(reading.place) == 12, "the backlog is known"
     assert [len(lane) for lane in reading.epoch(lanes=3, limit=6)] == [2, 2, 2]
     assert [len(lane) for lane in reading.epoch(lanes=2)] == [1, 1]

@@ -120,19 +120,29 @@ def delta(
 
 def is_new(table: DeltaTable, claim: Claim, place: Place) -> bool:
     """Whether the table lacks the epoch; raises for an older start."""
-    start = table.transaction_version(_start_id(claim)) or 0
     epoch = table.transaction_version(claim.writer)
-    return claim.is_new(start, NEVER if epoch is None else epoch, place.name)
+    return claim.is_new(_start_of(table, claim), NEVER if epoch is None else epoch, place.name)
 
 
-def commit_on_top(place: Place, claim: Claim, act: Callable[[DeltaTable], None]) -> int | None:
-    """Have `act` commit to the table as it is now, again if another writer was faster; the new version, None if the epoch is there."""
+def is_unknown(table: DeltaTable, claim: Claim, place: Place) -> bool:
+    """Whether the table lacks the number of the start; raises for an older start."""
+    is_new(table, claim, place)
+    return _start_of(table, claim) < claim.start
+
+
+def commit_on_top(
+    place: Place,
+    claim: Claim,
+    act: Callable[[DeltaTable], None],
+    is_due: Callable[[DeltaTable, Claim, Place], bool] = is_new,
+) -> int | None:
+    """Have `act` commit to the table as it is now, again if another writer was faster; the new version, None if it is not due."""
     from deltalake.exceptions import CommitFailedError
 
     faster: Exception | None = None
     for _ in range(COMMITS):
         table = place.table()
-        if not is_new(table, claim, place):
+        if not is_due(table, claim, place):
             return None
         version = table.version()
         try:
@@ -147,10 +157,9 @@ def fence(place: Place, claim: Claim) -> None:
     """From here on, no older start can commit."""
 
     def mark(table: DeltaTable) -> None:
-        if (table.transaction_version(_start_id(claim)) or 0) < claim.start:
-            table.create_write_transaction([], "append", table.schema(), commit_properties=_properties(claim))
+        table.create_write_transaction([], "append", table.schema(), commit_properties=_properties(claim))
 
-    commit_on_top(place, claim, mark)
+    commit_on_top(place, claim, mark, is_unknown)
 
 
 def _properties(claim: Claim, epoch: int | None = None) -> CommitProperties:
@@ -160,6 +169,10 @@ def _properties(claim: Claim, epoch: int | None = None) -> CommitProperties:
     return CommitProperties(
         max_commit_retries=0, app_transactions=[Transaction(_start_id(claim), claim.start), *epochs]
     )
+
+
+def _start_of(table: DeltaTable, claim: Claim) -> int:
+    return table.transaction_version(_start_id(claim)) or 0
 
 
 def _start_id(claim: Claim) -> str:

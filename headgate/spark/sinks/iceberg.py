@@ -71,21 +71,21 @@ class Iceberg:
         with self.using():
             table = self._open_or_create(columns)
             self._refuse_partitions(table)
-            self.commit_on_top(claim, partial(_announce, claim))
+            self.commit_on_top(claim, partial(_announce, claim), self.is_unknown)
             table = self.load()
-            if not self._is_new(table, claim):
+            if not self.is_new(table, claim):
                 return None
             target = fitting(columns, schema_to_pyarrow(table.schema()), self.name)
             return IcebergStage(self, claim, target, table.io, table.location(), dict(table.properties))
 
-    def commit_on_top(self, claim: Claim, act: Callable[[Table], None]) -> None:
-        """Have `act` commit to the table as it is now, unless it has the epoch; again if another writer was faster."""
+    def commit_on_top(self, claim: Claim, act: Callable[[Table], None], is_due: Callable[[Table, Claim], bool]) -> None:
+        """Have `act` commit to the table as it is now if that is due, again if another writer was faster."""
         from pyiceberg.exceptions import CommitFailedException
 
         faster: Exception | None = None
         for _ in range(COMMITS):
             table = self.load()
-            if not self._is_new(table, claim):
+            if not is_due(table, claim):
                 return
             table.metadata.properties[RETRIES] = "0"  # of this copy: a retry of the library would not look at the epoch
             try:
@@ -128,9 +128,14 @@ class Iceberg:
         if not table.spec().is_unpartitioned():
             raise EngineError(f"{self.name} has partitions, which the sink does not write; give it a table without")
 
-    def _is_new(self, table: Table, claim: Claim) -> bool:
-        start, _, epoch = table.properties.get(f"{WRITER}.{claim.writer}", f"0:{NEVER}").partition(":")
-        return claim.is_new(int(start), int(epoch), self.name)
+    def is_new(self, table: Table, claim: Claim) -> bool:
+        """Whether the table lacks the epoch; raises for an older start."""
+        return claim.is_new(*_known(table, claim), self.name)
+
+    def is_unknown(self, table: Table, claim: Claim) -> bool:
+        """Whether the table lacks the number of the start; raises for an older start."""
+        self.is_new(table, claim)
+        return _known(table, claim)[0] < claim.start
 
 
 def iceberg(catalog: str, table: str, properties: Mapping[str, str] | None = None) -> Iceberg:
@@ -147,9 +152,13 @@ def iceberg(catalog: str, table: str, properties: Mapping[str, str] | None = Non
 
 def _announce(claim: Claim, table: Table) -> None:
     """From here on, no older start can commit."""
+    _add(table, claim, [], _known(table, claim)[1])
+
+
+def _known(table: Table, claim: Claim) -> tuple[int, int]:
+    """The newest start and epoch of the writer."""
     start, _, epoch = table.properties.get(f"{WRITER}.{claim.writer}", f"0:{NEVER}").partition(":")
-    if int(start) < claim.start:
-        _add(table, claim, [], int(epoch))
+    return int(start), int(epoch)
 
 
 def _add(table: Table, claim: Claim, files: list[str], epoch: int) -> None:
@@ -189,7 +198,7 @@ class IcebergStage:
     def commit(self, receipts: Sequence[Receipt]) -> None:
         files = [receipt.name for receipt in receipts]
         with self.sink.using():
-            self.sink.commit_on_top(self.claim, partial(self._add, files))
+            self.sink.commit_on_top(self.claim, partial(self._add, files), self.sink.is_new)
 
     def _add(self, files: list[str], table: Table) -> None:
         passing("sink: committing")

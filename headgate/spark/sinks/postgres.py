@@ -70,9 +70,10 @@ class Postgres:
             if _types(connection, EPOCHS) is None:
                 _lock(connection, f"create {EPOCHS}")
                 connection.execute(_sql(CREATE_EPOCHS, epochs=EPOCHS))
-            if not claim.is_new(*_known(connection, claim), target.name):
-                return None
+            is_new = claim.is_new(*_known(connection, claim), target.name)
             connection.execute(_sql(CLAIM, epochs=EPOCHS), [claim.writer, claim.start])
+            if not is_new:
+                return None
             stage = PostgresStage(target, claim, tuple(columns.names), _staging(claim))
             stage.prepare(connection, columns)
         return stage

@@ -11,12 +11,15 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo test check explore bench docs format clean
+.PHONY: help set-up servers demo test check explore bench docs format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 set-up: $(READY) ## install Headgate and its tools into .venv
+
+servers: ## install the Debian servers and the browser that some slow tests use, without starting them
+	@tools/set-up servers
 
 demo: $(READY) ## watch three tenants share an embedded Spark
 	@$(BIN)/headgate demo

@@ -5,12 +5,17 @@ A webhook is called by a thread of its own: an address that does not answer must
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import urllib.request
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
 from urllib.parse import urlsplit
 
 from headgate import clock
@@ -20,6 +25,8 @@ from headgate.threads import WatchedThread
 
 TIMEOUT_S = 10.0
 """How long a webhook may take to accept a connection, a request, or to say the next word."""
+ALERT = "alert: "
+"""How the line of an alert begins in the log."""
 MOST_WAITING = 100
 """Alerts that wait for the webhook; if there are more, the oldest are only logged."""
 
@@ -36,31 +43,95 @@ def check_webhook(url: object) -> str:
     return url
 
 
+class WebhookFormat(Enum):
+    """What a webhook is sent."""
+
+    PLAIN = "plain"
+    """`{"at_s": ..., "text": ...}`"""
+    ALERTMANAGER = "alertmanager"
+    """A list of one alert, as `/api/v2/alerts` of Alertmanager takes it."""
+    SLACK = "slack"
+    """A message, as an incoming webhook of Slack takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that only a person can change; about a job, or about the service if `job` is empty."""
+
+    at_s: float
+    job: str
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        """The alert with the name of its job."""
+        return f"{self.job}: {self.text}" if self.job else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address that alerts are posted to, and the form that it expects."""
+
+    url: str
+    format: WebhookFormat = WebhookFormat.PLAIN
+
+    def body(self, alert: Alert) -> Any:
+        """What is posted, as JSON has it."""
+        match self.format:
+            case WebhookFormat.ALERTMANAGER:
+                return [_for_alertmanager(alert)]
+            case WebhookFormat.SLACK:
+                return {"text": f"Headgate: {_escaped(alert.sentence)}"}
+        return {"at_s": alert.at_s, "text": alert.sentence}
+
+
+def _for_alertmanager(alert: Alert) -> dict[str, Any]:
+    """Alertmanager takes alerts with the same labels for one: the digest tells those of a job apart."""
+    digest = hashlib.sha256(alert.sentence.encode()).hexdigest()[:12]
+    labels = {"alertname": "HeadgateAlert", "severity": "warning", "job_name": alert.job, "digest": digest}
+    return {
+        "labels": {name: value for name, value in labels.items() if value},
+        "annotations": {"summary": alert.sentence},
+        "startsAt": datetime.fromtimestamp(alert.at_s, UTC).isoformat(),
+    }
+
+
+def _escaped(text: str) -> str:
+    """Slack reads these three signs as mark-up.
+
+    >>> _escaped("a < b & c")
+    'a &lt; b &amp; c'
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 class Alerts:
     """Tells everybody who wants to know.
 
     Alerts that wait are shared with the thread that posts them, under `_changed`.
     """
 
-    def __init__(self, log: Callable[[float, str], None], webhook: str | None = None) -> None:
+    def __init__(self, log: Callable[[float, str, str], None], webhook: Webhook | None = None) -> None:
         self._log = log
         self._webhook = webhook
-        self._waiting: deque[tuple[float, str]] = deque()
+        self._waiting: deque[Alert] = deque()
         self._dropped = 0
         """Alerts that were not posted because too many waited, since the last line about it."""
         self._closing = False
         self._changed = threading.Condition()
-        self._thread = WatchedThread("headgate-alerts", self._post_all, lambda text: self._tell(clock.now_s(), text))
+        self._thread = WatchedThread(
+            "headgate-alerts", self._post_all, lambda text: self._tell(clock.now_s(), "", text)
+        )
         if webhook is not None:
             self._thread.start()
 
-    def __call__(self, at_s: float, text: str) -> None:
+    def __call__(self, at_s: float, text: str, job: str = "") -> None:
         """Raise one alert; returns at once."""
-        self._tell(at_s, f"alert: {text}")
+        self._tell(at_s, job, f"{ALERT}{text}")
         if self._webhook is None:
             return
         with self._changed:
-            self._waiting.append((at_s, text))
+            self._waiting.append(Alert(at_s, job, text))
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
                 self._dropped += 1
@@ -78,12 +149,12 @@ class Alerts:
     def _post_all(self) -> None:
         while (alert := self._next()) is not None:
             try:
-                self._post(*alert)
+                self._post(alert)
             except Exception as error:  # whatever answers at the address, the next alert is posted
-                self._tell(alert[0], f"the webhook did not take an alert: {type(error).__name__}: {error}")
-            self._tell_dropped(alert[0])
+                self._tell(alert.at_s, "", f"the webhook did not take an alert: {type(error).__name__}: {error}")
+            self._tell_dropped(alert.at_s)
 
-    def _next(self) -> tuple[float, str] | None:
+    def _next(self) -> Alert | None:
         """The oldest alert, once there is one; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
@@ -93,15 +164,15 @@ class Alerts:
         with self._changed:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._tell(at_s, f"the webhook does not keep up: {dropped} alerts are only in the log")
+            self._tell(at_s, "", f"the webhook does not keep up: {dropped} alerts are only in the log")
 
-    def _tell(self, at_s: float, line: str) -> None:
+    def _tell(self, at_s: float, job: str, line: str) -> None:
         with suppress(OSError, ValueError):  # a log that is full or closed must stop neither the loop nor the thread
-            self._log(at_s, line)
+            self._log(at_s, job, line)
 
-    def _post(self, at_s: float, text: str) -> None:
+    def _post(self, alert: Alert) -> None:
         assert self._webhook is not None
-        body = json.dumps({"at_s": at_s, "text": text}).encode()
-        request = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
+        body = json.dumps(self._webhook.body(alert)).encode()
+        request = urllib.request.Request(self._webhook.url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):
             pass

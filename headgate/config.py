@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 UNLIMITED = math.inf
+OTLP = "otlp"
 
 
 def setting(
@@ -337,7 +338,27 @@ class StateSettings:
 class SparkSettings:
     """How jobs run on Spark."""
 
-    slots: int = setting(16, "slots", "Embedded Spark: tasks of all jobs that run at once.", 1, 1024)
+    slots: int = setting(
+        16,
+        "slots",
+        "Tasks of all jobs that run at once on the embedded Spark; any Spark: `spark.sql.shuffle.partitions`, unless the operator sets it.",
+        1,
+        1024,
+    )
+    heartbeat_s: float = setting(
+        3.0,
+        "s",
+        "Time between two heartbeats of an executor, unless spark-defaults.conf sets `spark.executor.heartbeatInterval`.",
+        0.1,
+        60,
+    )
+    suspect_heartbeats: float = setting(
+        2.5,
+        "heartbeats",
+        "A host that has been silent for this long is suspect: its jobs are not judged, and its epochs run on other hosts.",
+        1,
+        100,
+    )
     driver_memory_mb: int = setting(2048, "MB", "Embedded Spark: memory of its JVM.", 512)
     poll_s: float = setting(0.05, "s", "A job without new rows checks for new rows at this interval.", 0.01, 60)
     retries: int = setting(
@@ -398,6 +419,19 @@ class SparkSettings:
     redis_look_s: float = setting(
         2.0, "s", "Redis: longest wait of a round for the number of rows that have arrived.", 0.1, 3600
     )
+    kafka_answer_s: float = setting(
+        30.0, "s", "Kafka: longest wait of a source or sink for an answer or for rows; the job then retries.", 0.1, 3600
+    )
+    kafka_look_s: float = setting(
+        2.0, "s", "Kafka: longest wait of a round for the number of rows that have arrived.", 0.1, 3600
+    )
+    kafka_discovery_s: float = setting(
+        30.0,
+        "s",
+        "Kafka: a source looks for new partitions, and for new topics of its pattern, at this interval.",
+        0,
+        3600,
+    )
     place_wait_s: float = setting(
         10.0, "s", "Clusters: a lane waits this long for a slot on its own host; then it runs on any host.", 0, 3600
     )
@@ -411,6 +445,12 @@ class SparkSettings:
     )
     log_mb: float = setting(
         10.0, "MB", "The service rotates `spark.log` and `spark.out` when they exceed this size.", 0.01
+    )
+    traces: str = setting(
+        "off",
+        "",
+        "`otlp` sends a trace of each epoch by OpenTelemetry, to the address in `OTEL_EXPORTER_OTLP_ENDPOINT`; needs `headgate[otel]`.",
+        choices=("off", OTLP),
     )
     log_files: int = setting(3, "files", "Rotated files of `spark.log`, and of `spark.out`, that are kept.", 1, 1000)
     state: StateSettings = StateSettings()
@@ -440,6 +480,34 @@ class ServiceSettings:
         "connections",
         "Open connections to the API; beyond this number, the API closes the connection that has waited longest for a request.",
         2,
+    )
+    webhook_format: str = setting(
+        "plain",
+        "",
+        "Form of the alerts that are posted to the webhook of the cluster file: `plain`, for `alertmanager`, or for `slack`.",
+        choices=("plain", "alertmanager", "slack"),
+    )
+    metrics_jobs: int = setting(
+        200, "jobs", "Jobs with their own series in `/metrics`; further jobs are summed as `other`.", 0
+    )
+    metrics_operators: int = setting(
+        20,
+        "operators",
+        "Operators of a job with their own series in `/metrics`; further ones are summed as `other`.",
+        0,
+    )
+    metrics_hosts: int = setting(
+        200, "hosts", "Hosts with their own series in `/metrics`; further hosts are summed as `other`.", 0
+    )
+    metrics_state_s: float = setting(
+        60.0, "s", "Time after which `/metrics` reads the size of a job's keyed state from disk again.", 0
+    )
+    objective_share: float = setting(
+        0.95,
+        "share",
+        "Share of rounds in which an intent should be met; the alert rules divide misses by the rest.",
+        0,
+        0.9999,
     )
     login_link_s: float = setting(3600.0, "s", "Dashboard: a login link that was not used is void after this time.", 1)
     session_h: float = setting(12.0, "h", "Dashboard: a browser has to log in again after this time.", 0.01)

@@ -16,7 +16,7 @@ from headgate.core import advice, scheduler
 from headgate.core.health.care import carried_out, not_applied
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
-from headgate.core.quarantine import arriving, quarantined
+from headgate.core.quarantine import arriving, quarantined, restarted
 from headgate.core.sizing import most_lanes
 from headgate.core.state import Decision, State
 from headgate.regulation import Examiner, Regulation
@@ -68,11 +68,17 @@ class Headgate:
         """One action a round: a job that regulates itself comes first, because it waits for minutes after each."""
         regulated = {name for name, job in view.jobs.items() if job.job.intent.policy is not None}
         unjudged = quarantined(self.state.quarantined, view, self.settings)
-        care, decision = self.regulation.look(self.state.care, view, regulated, unjudged)
-        self.state = dataclasses.replace(self.state, care=care, quarantined=unjudged)
+        silent = {name for name, found in unjudged.items() if found.host}
+        care, decision = self.regulation.look(self.state.care, view, regulated - silent, unjudged)
+        cared = {name: found for name, found in unjudged.items() if name in regulated}
+        care = dataclasses.replace(care, since_s=restarted(care.since_s, cared, view))
+        since_s = restarted(self.state.since_s, unjudged, view)
+        self.state = dataclasses.replace(self.state, care=care, quarantined=unjudged, since_s=since_s)
         apart = regulated | unjudged.keys()
         apart |= arriving(self.state.intents, view, apart, self.settings)
         others = {name: job for name, job in view.jobs.items() if name not in apart}
+        if silent and not others:
+            return dataclasses.replace(decision, cause=min(unjudged[name].sentence(name) for name in silent))
         if decision.action is not None or decision.verdict is not None or not others:
             return decision
         rest = dataclasses.replace(view, jobs=others, unread=view.unread - apart)

@@ -19,10 +19,13 @@ from headgate.core.health.records import Diagnosis, LogEntry, Patient
 from headgate.core.metrics import JobView, View
 from headgate.core.model import ActionKind
 from headgate.core.quarantine import Quarantine
+from headgate.core.sizing import adds_lanes, has_finished_epoch
 from headgate.core.state import Decision, Verdict
 
 ALERT_AGAIN_S = 3600.0
 """The same alert, but for its figures, is raised again after so long at the earliest."""
+
+NO_EPOCH = "no epoch has finished since the last change: lanes are not added before one has"
 
 
 class SwitchedOffError(Exception):
@@ -78,7 +81,11 @@ class Regulation:
         found: dict[str, tuple[Diagnosis, ...]] = {}
         decision = Decision("care", "no job regulates itself")
         for name in sorted(regulated, key=lambda job: care.since_s.get(job, 0.0)):
-            care, examined = self._asked(care, view, name)
+            asked, examined = self._asked(care, view, name)
+            if _grows_blindly(examined, view.jobs[name]):
+                examined = dataclasses.replace(examined, cause=NO_EPOCH, remedy=None)
+            else:
+                care = asked
             found[name] = examined.diagnoses
             decision = self._decided(examined, view, name)
             if decision.action is not None or decision.verdict is not None:
@@ -175,6 +182,14 @@ class Regulation:
             return False
         self._raised_s[gist] = at_s
         return True
+
+
+def _grows_blindly(examined: Examination, job: JobView) -> bool:
+    """Whether the remedy adds lanes although no epoch has finished since the last change of the job."""
+    remedy = examined.remedy
+    return (
+        remedy is not None and adds_lanes(job.allocation.lanes, remedy.allocation.lanes) and not has_finished_epoch(job)
+    )
 
 
 def _trouble(error: Exception) -> str:

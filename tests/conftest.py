@@ -16,6 +16,8 @@ from redis.exceptions import RedisError
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from headgate.bench.brokers import mock_broker
+
 PATIENCE_S = 10.0
 
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
@@ -25,8 +27,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")  # `make explore` asks for the other one
 
 ON_ONE_SPARK = (
-    ("epochs", "failures", "keyed"),
-    ("contract", "examples", "fencing", "health", "latency", "redis", "redis_loss", "removed", "security", "classes"),
+    ("epochs", "failures", "keyed", "tasks"),
+    (
+        "contract",
+        "examples",
+        "fencing",
+        "health",
+        "latency",
+        "redis",
+        "redis_loss",
+        "removed",
+        "security",
+        "classes",
+        "tracing",
+    ),
 )
 """Modules of tests/spark that share a Spark, in two groups that take equally long: each Spark is slow for its first minute."""
 LONGEST_FIRST = ("tests/spark/", "tests/scenarios/", "tests/server/", "tests/state/")
@@ -75,6 +89,14 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """A broker that speaks Kafka's protocol, for as long as the tests run; each test has topics of its own."""
+    pytest.importorskip("confluent_kafka", reason="Kafka needs: pip install 'headgate[kafka]'")
+    with mock_broker() as servers:
+        yield servers
 
 
 @pytest.fixture

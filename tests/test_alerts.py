@@ -7,15 +7,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
-from headgate.alerts import MOST_WAITING, Alerts, check_webhook
+from headgate.alerts import MOST_WAITING, Alerts, Webhook, WebhookFormat, check_webhook
 from headgate.errors import InputError
 
 
 class Hook(BaseHTTPRequestHandler):
-    posted: list[dict[str, object]]
+    posted: list[Any]
     gate = threading.Event()
     """Nothing is answered while it is closed."""
     entered = threading.Event()
@@ -46,16 +47,47 @@ def hook() -> Iterator[HTTPServer]:
 
 def test_alert_is_logged_and_posted(hook: HTTPServer) -> None:
     lines: list[str] = []
-    alerts = Alerts(lambda at_s, text: lines.append(text), f"http://127.0.0.1:{hook.server_port}/alerts")
+    alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook(f"http://127.0.0.1:{hook.server_port}/alerts"))
     alerts(12.5, "words: there is not enough input")
     alerts.close()
     assert lines == ["alert: words: there is not enough input"]
     assert Hook.posted == [{"at_s": 12.5, "text": "words: there is not enough input"}]
 
 
+def test_alert_about_a_job_names_it_in_the_log_and_in_what_is_posted(hook: HTTPServer) -> None:
+    lines: list[tuple[str, str]] = []
+    address = Webhook(f"http://127.0.0.1:{hook.server_port}/alerts")
+    alerts = Alerts(lambda at_s, job, text: lines.append((job, text)), address)
+    alerts(12.5, "there is not enough input", "words")
+    alerts.close()
+    assert lines == [("words", "alert: there is not enough input")]
+    assert Hook.posted == [{"at_s": 12.5, "text": "words: there is not enough input"}]
+
+
+def test_slack_is_sent_a_message(hook: HTTPServer) -> None:
+    address = Webhook(f"http://127.0.0.1:{hook.server_port}/alerts", WebhookFormat.SLACK)
+    alerts = Alerts(lambda at_s, job, text: None, address)
+    alerts(12.5, "rows < 5 & falling", "words")
+    alerts.close()
+    assert Hook.posted == [{"text": "Headgate: words: rows &lt; 5 &amp; falling"}]
+
+
+def test_alertmanager_is_sent_alerts_that_it_can_tell_apart(hook: HTTPServer) -> None:
+    address = Webhook(f"http://127.0.0.1:{hook.server_port}/alerts", WebhookFormat.ALERTMANAGER)
+    alerts = Alerts(lambda at_s, job, text: None, address)
+    alerts(0.0, "there is not enough input", "words")
+    alerts(0.0, "there is no host")
+    alerts.close()
+    first, second = (posted[0] for posted in Hook.posted)
+    assert first["annotations"] == {"summary": "words: there is not enough input"}
+    assert first["startsAt"] == "1970-01-01T00:00:00+00:00"
+    assert (first["labels"]["alertname"], first["labels"]["job_name"]) == ("HeadgateAlert", "words")
+    assert "job_name" not in second["labels"] and first["labels"]["digest"] != second["labels"]["digest"]
+
+
 def test_webhook_that_does_not_answer_is_told_and_holds_up_nobody() -> None:
     lines: list[str] = []
-    alerts = Alerts(lambda at_s, text: lines.append(text), "http://127.0.0.1:9/closed")
+    alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook("http://127.0.0.1:9/closed"))
     alerts(1.0, "first")
     alerts(2.0, "second")
     alerts.close()
@@ -67,7 +99,9 @@ def test_thread_survives_a_webhook_that_speaks_no_http() -> None:
     lines: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_nonsense, args=(server, 2), daemon=True).start()
-        alerts = Alerts(lambda at_s, text: lines.append(text), f"http://127.0.0.1:{server.getsockname()[1]}/x")
+        alerts = Alerts(
+            lambda at_s, job, text: lines.append(text), Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/x")
+        )
         alerts(1.0, "first")
         alerts(2.0, "second")
         alerts.close()
@@ -86,7 +120,7 @@ def answer_nonsense(server: socket.socket, times: int) -> None:
 def test_oldest_alerts_are_dropped_and_counted_while_the_webhook_hangs(hook: HTTPServer) -> None:
     lines: list[str] = []
     Hook.gate.clear()
-    alerts = Alerts(lambda at_s, text: lines.append(text), f"http://127.0.0.1:{hook.server_port}/alerts")
+    alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook(f"http://127.0.0.1:{hook.server_port}/alerts"))
     alerts(0.0, "in flight")
     assert Hook.entered.wait(10)
     for number in range(MOST_WAITING + 5):
@@ -99,10 +133,10 @@ def test_oldest_alerts_are_dropped_and_counted_while_the_webhook_hangs(hook: HTT
 
 
 def test_log_that_is_full_stops_neither_caller_nor_thread(hook: HTTPServer) -> None:
-    def full(at_s: float, text: str) -> None:
+    def full(at_s: float, job: str, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    alerts = Alerts(full, f"http://127.0.0.1:{hook.server_port}/alerts")
+    alerts = Alerts(full, Webhook(f"http://127.0.0.1:{hook.server_port}/alerts"))
     alerts(1.0, "first")
     alerts(2.0, "second")
     alerts.close()
@@ -111,7 +145,7 @@ def test_log_that_is_full_stops_neither_caller_nor_thread(hook: HTTPServer) -> N
 
 def test_without_a_webhook_there_is_the_log() -> None:
     lines: list[str] = []
-    alerts = Alerts(lambda at_s, text: lines.append(text))
+    alerts = Alerts(lambda at_s, job, text: lines.append(text))
     alerts(1.0, "only here")
     alerts.close()
     assert lines == ["alert: only here"]

@@ -1,4 +1,4 @@
-"""Writes the parts of the docs that come from the code: settings, rules, constants. `--check` writes nothing."""
+"""Writes the parts of the docs that come from the code: settings, rules, constants, metrics. `--check` writes nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from headgate.core.scheduler import transition_table
+from headgate.server import metrics
 from headgate.settings import reference
 from headgate.sim import constants
 
@@ -39,10 +40,12 @@ def with_block(text: str, name: str, content: str) -> str:
 def pages() -> dict[Path, str]:
     """What each generated page should be."""
     architecture, scenarios = ROOT / "docs/architecture.md", ROOT / "docs/scenarios.md"
+    monitoring = ROOT / "docs/monitoring.md"
     return {
         ROOT / "docs/settings.md": SETTINGS + reference(),
         architecture: with_block(architecture.read_text(), "rules", transition_table()),
         scenarios: with_block(scenarios.read_text(), "constants", constants_table()),
+        monitoring: with_block(monitoring.read_text(), "metrics", metrics.reference()),
     }
 
 

@@ -35,7 +35,10 @@ NAMES = (
     "recovery",
     "health",
     "hosts",
+    "kafka",
     "chaos",
+    "metrics",
+    "tables",
     "dashboard",
 )
 

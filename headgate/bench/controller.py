@@ -79,8 +79,8 @@ class _Case:
     def __init__(self, count: int, journal: str, opened: OpenJournal) -> None:
         self.key = (count, journal)
         self.opened = opened
-        self.jobs = {name: _job(name) for name in (f"job-{index}" for index in range(count))}
-        self.snapshots = [_snapshot(self.jobs, number) for number in range(ROUNDS)]
+        self.jobs = {name: job_named(name) for name in (f"job-{index}" for index in range(count))}
+        self.snapshots = [snapshot_of(self.jobs, number) for number in range(ROUNDS)]
 
 
 def _costs_s(cases: Sequence[_Case]) -> dict[tuple[int, str], list[float]]:
@@ -102,7 +102,7 @@ def _costs_s(cases: Sequence[_Case]) -> dict[tuple[int, str], list[float]]:
 def _rounds_s(jobs: Mapping[str, Job], snapshots: Sequence[Snapshot], opened: OpenJournal) -> list[float]:
     settings = Settings(round_s=ROUND_S)
     with TemporaryDirectory() as folder, opened(Path(folder)) as journal:
-        controller = Controller(_Engine(jobs, list(snapshots)), Headgate(settings), journal, settings)
+        controller = Controller(ReplayingEngine(jobs, list(snapshots)), Headgate(settings), journal, settings)
         return [_timed(controller.round) for _ in snapshots]
 
 
@@ -116,7 +116,7 @@ def _timed(act: Callable[[], object]) -> float:
 
 
 @dataclass(slots=True)
-class _Engine:
+class ReplayingEngine:
     """Serves snapshots one after another and says yes to everything."""
 
     running: Mapping[str, Job]
@@ -134,12 +134,14 @@ class _Engine:
         return Outcome(True)
 
 
-def _job(name: str) -> Job:
+def job_named(name: str) -> Job:
+    """A chain of operators."""
     chain = [Operator("op-0"), *(Operator(f"op-{i}", (f"op-{i - 1}",)) for i in range(1, OPERATORS))]
     return Job(name, Graph.of(*chain), Intent(latency="1s", worth=35))
 
 
-def _snapshot(jobs: Mapping[str, Job], number: int) -> Snapshot:
+def snapshot_of(jobs: Mapping[str, Job], number: int) -> Snapshot:
+    """What the jobs have counted after so many rounds."""
     readings = {name: _reading(number, missing=index % MISSING_EVERY == 0) for index, name in enumerate(jobs)}
     allocation = {name: JobAllocation({f"op-{i}": 2 for i in range(OPERATORS)}) for name in jobs}
     hosts = tuple(HostReading(f"host-{index}", 4, 2.0, 0.5) for index in range(len(jobs) // 2))

@@ -10,7 +10,7 @@ from contextlib import suppress
 import click
 
 import headgate
-from headgate.cli import bench, cluster, journal, reference, simulate, state
+from headgate.cli import bench, cluster, journal, metrics, reference, simulate, state
 from headgate.cli.output import complain
 from headgate.errors import EngineLostError, HeadgateError
 
@@ -22,7 +22,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
     ("status", "ui"): "Show the jobs as they are now, or the dashboard.",
-    ("settings", "rules"): "List every setting, or the rules of the scheduler.",
+    ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
 }
 """Commands that share a line of the help."""
 
@@ -97,6 +97,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (simulate, journal, cluster, reference, state, bench):
+for _module in (simulate, journal, cluster, metrics, reference, state, bench):
     for _command in _module.COMMANDS:
         cli.add_command(_command)

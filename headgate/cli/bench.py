@@ -101,9 +101,22 @@ ALL = "all"
     metavar="N",
     help="chaos: duration of the run in minutes.",
 )
-@click.option("--seed", type=int, metavar="N", help="chaos: seed of the faults; the same seed repeats the same faults.")
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="chaos, tables, kafka: seed of the faults; the same seed repeats the same faults.",
+)
+@click.option(
+    "--kills",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="tables: kills of the writer of each table. kafka: kills of job, driver and broker, which are then all it does.",
+)
 @as_json
-def bench(name: str, full: bool, plot: str | None, minutes: float | None, seed: int | None, json_too: bool) -> int:
+def bench(
+    name: str, full: bool, plot: str | None, minutes: float | None, seed: int | None, kills: int | None, json_too: bool
+) -> int:
     """Measure Headgate and its baseline in one run; takes up to five minutes. The exit code is 1 if a bar does not hold.
 
     "all" runs every benchmark in an hour, writes the results to a dated file in out/bench, and compares them with the last results.
@@ -116,7 +129,7 @@ def bench(name: str, full: bool, plot: str | None, minutes: float | None, seed: 
     from headgate.sim import report
 
     check_picture(plot)
-    result = measure(name, Path(plot) if plot is not None else None, full, minutes=minutes, seed=seed)
+    result = measure(name, Path(plot) if plot is not None else None, full, minutes=minutes, seed=seed, kills=kills)
     rows = [
         (figure.name, report.figure(figure.value), _spread(figure.low, figure.high), figure.unit)
         for figure in result.figures

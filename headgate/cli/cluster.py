@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,9 @@ from headgate.errors import InputError
 from headgate.settings import all_settings_from
 
 if TYPE_CHECKING:
-    from headgate.config import Settings, SparkSettings
+    from headgate.alerts import Webhook
+    from headgate.cli.json_log import JsonLog
+    from headgate.config import ServiceSettings, Settings, SparkSettings
     from headgate.core.provision import Terms
     from headgate.ports import Jobs
     from headgate.server.client import Client
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 POLICIES = ("headgate", "lanes-only", "static", "threshold")
 NONE = "none"
 LOCAL = "local"
+TEXT, JSON = "text", "json"
 
 param_option = click.option(
     "--param",
@@ -77,11 +80,18 @@ param_option = click.option(
 @click.option(
     "--no-restart", is_flag=True, help="Exit with 75 when Spark is lost, instead of restarting it and all jobs."
 )
+@click.option(
+    "--log-format",
+    type=click.Choice([TEXT, JSON]),
+    default=TEXT,
+    show_default=True,
+    help="Format of the log: text, or one JSON object per line.",
+)
 @as_json
 def run(
     files: tuple[str, ...], home: str, master: str | None, hosts: str | None, slots: str | None, fast: bool,
     settings: tuple[str, ...], params: tuple[str, ...], policy: str, observe_only: bool, duration: str | None, port: int,
-    no_restart: bool, json_too: bool,
+    no_restart: bool, log_format: str, json_too: bool,
 ) -> None:  # fmt: skip
     """Run jobs on Spark, each held to its intent.
 
@@ -98,7 +108,8 @@ def run(
     terms = None if hosts is None else _terms(hosts, every)
     place = Home(Path(home))
     with place.held():
-        life = _life(place, every, for_s, no_restart)
+        log = _json_log() if log_format == JSON else None
+        life = _life(place, every, for_s, no_restart, log.complain if log is not None else complain)
         # From here on in the process of the service: its parent stays small, and has no threads.
         from headgate.server.run import Plan
         from headgate.server.service import Loop
@@ -106,7 +117,9 @@ def run(
         plan = Plan(
             home=place,
             requests=[request for file in read for request in file.jobs],
-            loop=Loop(every.loop, policy, observe_only, _user_policies(read, every.loop), _webhook(read)),
+            loop=Loop(
+                every.loop, policy, observe_only, _user_policies(read, every.loop), _webhook(read, every.service)
+            ),
             spark=every.spark,
             master=master,
             port=port,
@@ -115,16 +128,30 @@ def run(
             service=every.service,
             life=life,
         )
-        _run(plan, json_too)
+        done = _run(plan) if log is None else _run_logged(plan, log)
+        if json_too:
+            _echo_json(done)
 
 
-def _life(home: Home, every: RunSettings, for_s: float | None, no_restart: bool) -> Life:
+def _json_log() -> JsonLog:
+    from headgate.cli.json_log import JsonLog
+
+    return JsonLog()
+
+
+def _echo_json(done: Summary) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode(done).decode())
+
+
+def _life(home: Home, every: RunSettings, for_s: float | None, no_restart: bool, tell: Callable[[str], None]) -> Life:
     """The life of a service, in its process; its parent exits here as the last one did."""
     from headgate.server.supervise import Life, Supervisor, can_supervise
 
     if no_restart or not can_supervise():
         return Life()
-    life = Supervisor(every.service, for_s, complain).run()
+    life = Supervisor(every.service, for_s, tell).run()
     if isinstance(life, Life):
         return life
     if life != 0:
@@ -148,17 +175,26 @@ def _terms(hosts: str, every: RunSettings) -> Terms:
     return Terms((kind,), Budget(int(most), limit), every.hosts)
 
 
-def _run(plan: Plan, json_too: bool) -> None:
-    import msgspec
-
+def _run(plan: Plan) -> Summary:
     from headgate.cli.live import ServiceScreen, Steadfast
     from headgate.server.run import run as run_service
 
     with ServiceScreen(console_of_stdout(), plan.loop.settings.round_s) as screen:
         done = run_service(plan, open_engine, Steadfast(screen, complain))
     show(*_summary(done))
-    if json_too:
-        click.echo(msgspec.json.encode(done).decode())
+    return done
+
+
+def _run_logged(plan: Plan, log: JsonLog) -> Summary:
+    """The same, with nothing on standard output but lines of JSON."""
+    from headgate.cli.live import Steadfast
+    from headgate.clock import now_s
+    from headgate.server.run import run as run_service
+
+    with log.taking_over():
+        done = run_service(plan, open_engine, Steadfast(log, log.complain))
+    log.line(now_s(), "info", "ended", seconds=done.seconds, rounds=done.rounds, satisfaction=done.satisfaction)
+    return done
 
 
 def open_engine(
@@ -189,8 +225,11 @@ def _user_policies(read: Sequence[ClusterFile], settings: Settings) -> dict[str,
     return found
 
 
-def _webhook(read: Sequence[ClusterFile]) -> str | None:
-    return next((file.webhook for file in read if file.webhook is not None), None)
+def _webhook(read: Sequence[ClusterFile], settings: ServiceSettings) -> Webhook | None:
+    from headgate.alerts import Webhook, WebhookFormat
+
+    url = next((file.webhook for file in read if file.webhook is not None), None)
+    return None if url is None else Webhook(url, WebhookFormat(settings.webhook_format))
 
 
 def _parameters(params: Sequence[str]) -> dict[str, Any]:

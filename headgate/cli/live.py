@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -14,6 +15,9 @@ from headgate.core.metrics import View
 from headgate.core.model import Action
 from headgate.ports import JobPhase, JobState
 from headgate.screen import SPARK_CELLS, Screen, intents_met, table, thinned
+
+if TYPE_CHECKING:
+    from headgate.server.service import Watcher
 
 STYLES: Mapping[JobPhase, str] = {JobPhase.FAILED: "red", JobPhase.RETRYING: "yellow"}
 ROUNDS_PER_LINE = 10
@@ -61,19 +65,19 @@ class Steadfast:
     Output that was closed still ends the service: no reader is left.
     """
 
-    def __init__(self, screen: ServiceScreen, complain: Callable[[str], None]) -> None:
-        self._screen, self._complain = screen, complain
+    def __init__(self, watcher: Watcher, complain: Callable[[str], None]) -> None:
+        self._watcher, self._complain = watcher, complain
         self._complained = False
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
         """One turn of the loop is done."""
         with self._tried():
-            self._screen.round(view, phase, action, states)
+            self._watcher.round(view, phase, action, states)
 
     def tell(self, at_s: float, job: str, text: str) -> None:
         """Something happened to a job, or to the service if it is empty."""
         with self._tried():
-            self._screen.tell(at_s, job, text)
+            self._watcher.tell(at_s, job, text)
 
     @contextmanager
     def _tried(self) -> Iterator[None]:

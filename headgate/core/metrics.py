@@ -7,6 +7,7 @@ window never needs to be re-summed.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -107,6 +108,8 @@ class Windows:
     samples: Mapping[str, tuple[Sample, ...]]
     unread: frozenset[str] = frozenset()
     """Jobs that run but could not be read the last time."""
+    hosts: tuple[tuple[float, tuple[HostReading, ...]], ...] = ()
+    """The hosts at each moment of the last window."""
 
     def push(self, snapshot: Snapshot, window_s: float, longer_s: Mapping[str, float] | None = None) -> Windows:
         """Add one snapshot and forget what is older than the window or belongs to jobs that are gone.
@@ -120,7 +123,8 @@ class Windows:
             for name, reading in snapshot.jobs.items()
         }
         unread = frozenset(name for name, reading in snapshot.jobs.items() if reading is None)
-        return Windows(kept, unread)
+        hosts = tuple(one for one in self.hosts if snapshot.at_s - window_s - 1e-6 <= one[0] < snapshot.at_s)
+        return Windows(kept, unread, (*hosts, (snapshot.at_s, snapshot.hosts)))
 
     def _appended(self, name: str, reading: JobReading | None, at_s: float, window_s: float) -> tuple[Sample, ...]:
         old = self.samples.get(name, ())
@@ -256,6 +260,23 @@ def cluster_congested(hosts: tuple[HostReading, ...]) -> bool | None:
     return None if not known else sum(known) * 2 > len(known)
 
 
+def steady_hosts(windows: Windows, now: tuple[HostReading, ...]) -> tuple[HostReading, ...]:
+    """The hosts of now with the least that was wanted of each in the window: congestion counts only if it holds throughout."""
+    seen: dict[str, list[HostReading]] = {host.name: [host] for host in now}
+    for _, hosts in windows.hosts:
+        for host in hosts:
+            if host.name in seen and not host.suspect:
+                seen[host.name].append(host)
+    return tuple(_steady(host, seen[host.name]) for host in now)
+
+
+def _steady(now: HostReading, seen: list[HostReading]) -> HostReading:
+    loads = [host.load for host in seen if host.load is not None]
+    calmest = min(seen, key=lambda host: math.inf if host.demand is None else host.demand)
+    running, waiting = calmest.running, calmest.waiting
+    return dataclasses.replace(now, load=min(loads, default=None), running=running, waiting=waiting)
+
+
 # -- the view that decisions are made on -----------------------------------------------------------------------------------------
 
 
@@ -305,11 +326,23 @@ class View:
     jobs: Mapping[str, JobView]
     hosts: tuple[HostReading, ...]
     unread: frozenset[str]
+    steady: tuple[HostReading, ...] | None = None
+    """The hosts with the least that was wanted of each in the window; None: only one moment is known."""
 
     @property
     def congested(self) -> bool | None:
-        """Whether the cluster is congested."""
-        return cluster_congested(self.hosts)
+        """Whether the cluster was congested throughout the window."""
+        return cluster_congested(self.lasting)
+
+    @property
+    def lasting(self) -> tuple[HostReading, ...]:
+        """What was wanted of each host throughout the window."""
+        return self.hosts if self.steady is None else self.steady
+
+    @property
+    def suspects(self) -> dict[str, HostReading]:
+        """Hosts that have been silent for too long."""
+        return {host.name: host for host in self.hosts if host.suspect}
 
 
 def view_of(
@@ -330,7 +363,7 @@ def view_of(
         for name, job in jobs.items()
         if name in snapshot.allocation  # one that came after the others were read has its turn in the next round
     }
-    return View(snapshot.at_s, views, snapshot.hosts, windows.unread)
+    return View(snapshot.at_s, views, snapshot.hosts, windows.unread, steady_hosts(windows, snapshot.hosts))
 
 
 def with_output(view: View) -> View:

@@ -183,6 +183,8 @@ class JobReading:
     """Epochs finished (counter)."""
     epoch_age_s: float | None = None
     """Seconds since the last epoch ended; None without epochs, or before the first."""
+    epochs_as_given: int | None = None
+    """Epochs finished with the allocation that the job has now; None where the engine has no epochs."""
     held_s: float | None = None
     """Seconds for which its input was held back by any lane (counter); None where lanes never do."""
     read_limit: int | None = None
@@ -191,18 +193,38 @@ class JobReading:
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """One host: its cores and how many lanes run or want to run on them."""
+    """One host: what it has, and what runs or wants to run on it; all figures are means since the reading before."""
 
     name: str
     cores: float
     load: float | None
+    """Threads that run or want to run; of a machine that cannot be read, the tasks that run or wait for a slot."""
     memory_used: float | None = None
     """Share of memory in use, 0..1."""
+    slots: float | None = None
+    """Tasks that it runs at once; None where the engine has no tasks."""
+    running: float | None = None
+    """Tasks that run."""
+    waiting: float | None = None
+    """Tasks that are ready and have no slot: the share of this host in those of the cluster, by slots."""
+    pressure: float | None = None
+    """Share of the time in which a process waited for a core (PSI), 0..1; None where it cannot be read."""
+    silent_s: float | None = None
+    """Seconds since its last heartbeat; None where the engine has no heartbeats."""
+    suspect: bool = False
+    """It has been silent for too long: nothing is known of what runs on it."""
+
+    @property
+    def demand(self) -> float | None:
+        """Tasks that run or wait for a slot."""
+        return None if self.running is None or self.waiting is None else self.running + self.waiting
 
     @property
     def congested(self) -> bool | None:
-        """A host is congested when more lanes want to run than it has cores (Henge, section 5.2)."""
-        return None if self.load is None else self.load > self.cores
+        """A host is congested when more wants to run than it has cores (Henge, section 5.2), or slots; a silent one says nothing."""
+        pairs = ((self.load, self.cores), (self.demand, self.slots))
+        known = [wanted > most for wanted, most in pairs if wanted is not None and most is not None]
+        return any(known) if known and not self.suspect else None
 
 
 @dataclass(frozen=True, slots=True)

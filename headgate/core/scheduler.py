@@ -18,7 +18,15 @@ from headgate.core.judgement import judged, logged, noticed, output_rows_s, reme
 from headgate.core.metrics import JobView, View, sub_window
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.core.sizing import Lanes, catching_up, fewer_lanes, longest_pace_s, recovering
+from headgate.core.sizing import (
+    Lanes,
+    adds_lanes,
+    catching_up,
+    fewer_lanes,
+    has_finished_epoch,
+    longest_pace_s,
+    recovering,
+)
 from headgate.core.state import Decision, Phase, Refusal, Situation, State, Trial, brink, mends
 
 
@@ -107,8 +115,8 @@ def _hopeless_hog(now: Situation) -> bool:
 
 def _crushed(now: Situation) -> bool:
     """So many lanes want each core that giving one job more only takes it from another."""
-    cores = sum(host.cores for host in now.view.hosts)
-    load = sum(host.load or 0.0 for host in now.view.hosts)
+    cores = sum(host.cores for host in now.view.lasting)
+    load = sum(host.load or 0.0 for host in now.view.lasting)
     return load > now.settings.crush * cores and _hopeless_hog(now)
 
 
@@ -338,10 +346,10 @@ def _differing(now: Situation) -> dict[str, JobAllocation]:
 
 def _goes_back(job: JobView, had: JobAllocation, now: Situation) -> bool:
     """Whether a job can have again what it had: a job whose change did harm always, any other job not if those lanes were undone
-    lately, and not if it recovers and would lose lanes.
+    lately, and not if it recovers and would lose lanes. Without a finished epoch since its last change, no job gets lanes.
     """
     name, lanes = job.job.name, job.allocation.lanes
-    if now.refuses(name):
+    if now.refuses(name) or (adds_lanes(lanes, had.lanes) and not has_finished_epoch(job)):
         return False
     if now.verdict is not None and name in now.verdict.blamed:
         return True

@@ -24,7 +24,7 @@ def more_lanes(view: JobView, settings: Settings, congested: bool = False) -> La
     """
     now = view.allocation.lanes
     span = span_of(newest(view.samples, 2))
-    if span is None:
+    if span is None or not has_finished_epoch(view):
         return now
     wanted = _SIZINGS[settings.sizing](
         view, span, settings, settings.crowded_growth if congested else settings.growth_limit
@@ -118,6 +118,22 @@ def catching_up(view: JobView, settings: Settings) -> bool:
         return lately > few
     before, after = _waiting_at_ends(view, span)
     return after < before and after * span.whole_epochs_s / (before - after) <= settings.patience_s
+
+
+def has_finished_epoch(view: JobView) -> bool:
+    """Whether an epoch with the lanes of now ended in the window; without epochs, whether there is a window.
+
+    Without one, as at a cold start or in an outage, the need for lanes is not known: none are added.
+    """
+    if view.span is None:
+        return False
+    first, last = view.span.first.reading.epochs, view.span.last.reading.epochs
+    return first is None or last is None or (last > first and view.span.last.reading.epochs_as_given != 0)
+
+
+def adds_lanes(before: Lanes, after: Lanes) -> bool:
+    """Whether an operator has more lanes after than before."""
+    return any(lanes > before.get(name, 0) for name, lanes in after.items())
 
 
 def unmeasured(view: JobView, settings: Settings) -> bool:

@@ -30,6 +30,7 @@ from headgate.server.api import PREFIX, Dashboard, add_page, described, logins, 
 from headgate.server.changes import Change, Changes
 from headgate.server.gate import HEALTH, Gate, caller_of
 from headgate.server.limits import KB, BodyLimit, protocol_of
+from headgate.server.metrics import add_metrics
 from headgate.server.service import Service
 from headgate.server.sessions import Sessions
 from headgate.threads import WatchedThread
@@ -47,8 +48,10 @@ CODES: tuple[tuple[type[HeadgateError], int], ...] = (
 """The first that fits."""
 
 
-def app_of(service: Service, token: str, settings: ServiceSettings | None = None) -> FastAPI:
-    """The API of a service: `uvicorn.run(app_of(service, token))`."""
+def app_of(
+    service: Service, token: str, settings: ServiceSettings | None = None, metrics_token: str | None = None
+) -> FastAPI:
+    """The API of a service: `uvicorn.run(app_of(service, token))`. The token of the metrics opens nothing else."""
     settings = settings or ServiceSettings()
     app = FastAPI(
         title="Headgate",
@@ -61,6 +64,7 @@ def app_of(service: Service, token: str, settings: ServiceSettings | None = None
     app.state.sessions = Sessions(settings, token)
     changes = Changes(service.registry.path.parent, settings.changes_kept)
     _add_questions(app, service)
+    add_metrics(app, service, settings)
     app.include_router(questions(Dashboard(service, changes), app.state.closing))
     app.include_router(logins(app.state.sessions, settings))
     app.include_router(_changes(service, changes), prefix=PREFIX, tags=["changes"])
@@ -68,7 +72,7 @@ def app_of(service: Service, token: str, settings: ServiceSettings | None = None
     add_page(app)
     _add_refusals(app)
     app.add_middleware(BodyLimit, most_bytes=settings.api_body_kb * KB)
-    app.add_middleware(Gate, token=token, sessions=app.state.sessions)
+    app.add_middleware(Gate, token=token, sessions=app.state.sessions, metrics_token=metrics_token)
     return app
 
 

@@ -27,6 +27,7 @@ from headgate.server.status import (
     job_status,
     jobs_headline,
     problem_of,
+    silence_of,
     unjudged,
 )
 
@@ -162,7 +163,9 @@ class StatusBoard:
         health = self.health()
         waited_s = self._now_s() - self._started_s if health.round_age_s is None else health.round_age_s
         standing = self.trouble if health.healthy or waited_s <= self._stale_s else health.sentence
-        return "; ".join(text for text in (self._engine.lost() or standing, problem_of(jobs)) if text)
+        picture = self._picture
+        silence = silence_of(picture.view, self._now_s() - picture.taken_s) if picture is not None else ""
+        return "; ".join(text for text in (self._engine.lost() or standing, silence, problem_of(jobs)) if text)
 
     def _standing(self, age_s: float) -> str:
         why = f" ({self.trouble})" if self.trouble else ""

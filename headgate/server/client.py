@@ -46,6 +46,10 @@ class Client:
         """The same as JSON."""
         return self._asked("GET", "/status")
 
+    def metrics(self) -> str:
+        """Everything that Prometheus reads, in its text format."""
+        return self._asked("GET", "/metrics").decode()
+
     def story(self, job: str) -> Story:
         """What happened to a job."""
         return msgspec.json.decode(self._asked("GET", _path(job, "explain")), type=Story)

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.server.answers import refusal
+from headgate.server.metrics import PATH as METRICS
 from headgate.server.sessions import COOKIE, CSRF_HEADER, NAME_HEADER, SAFE_METHODS, Session, Sessions
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -77,6 +78,7 @@ class Gate:
     app: ASGIApp
     token: str
     sessions: Sessions
+    metrics_token: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -107,12 +109,18 @@ class Gate:
 
     def _refused_token(self, scope: Scope, headers: Headers) -> Response | None:
         scheme, _, given = headers["authorization"].partition(" ")
-        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self.token.encode()):
+        if scheme.lower() != "bearer" or not self._opens(given, scope["path"]):
             return refusal(
                 "the request needs the header Authorization: Bearer TOKEN, with the token of the home directory", 401
             )
         scope[CALLER] = Caller(headers.get(NAME_HEADER, "") or "token", "command line")
         return None
+
+    def _opens(self, given: str, path: str) -> bool:
+        tokens = [self.token]
+        if path == METRICS and self.metrics_token is not None:
+            tokens.append(self.metrics_token)
+        return any(secrets.compare_digest(given.encode(), token.encode()) for token in tokens)
 
 
 def _refused_session(scope: Scope, headers: Headers, session: Session) -> Response | None:

@@ -52,6 +52,11 @@ class Home:
         return self.path / "token"
 
     @property
+    def metrics_token(self) -> Path:
+        """What a scrape of the metrics may show instead; it stays the same over restarts, so that it can be copied."""
+        return self.path / "metrics-token"
+
+    @property
     def address(self) -> Path:
         """Where the service answers, as long as it runs."""
         return self.path / "server.json"
@@ -113,6 +118,15 @@ class Home:
         files.replace(self.token, token.encode())
         return token
 
+    def kept_metrics_token(self) -> str:
+        """The token of earlier runs, or a new one."""
+        found = _read_token(self.metrics_token)
+        if found is not None:
+            return found
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        files.replace(self.metrics_token, token.encode())
+        return token
+
     @contextmanager
     def announced(self, url: str) -> Iterator[Callable[[], None]]:
         """Say where the service answers while it does; yields what writes this again if the file was lost."""
@@ -140,8 +154,12 @@ class Home:
 
     def read_token(self) -> str | None:
         """The token of the service that runs here; None if there is none that a request could carry."""
-        found = (_read(self.token) or b"").decode("ascii", "replace")
-        return found if found.isascii() and found.isprintable() and found else None
+        return _read_token(self.token)
+
+
+def _read_token(path: Path) -> str | None:
+    found = (_read(path) or b"").decode("ascii", "replace")
+    return found if found.isascii() and found.isprintable() and found else None
 
 
 def user_name() -> str:

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Protocol
 
 from headgate import clock, files
+from headgate.alerts import ALERT
 from headgate.config import HostSettings, ServiceSettings, SparkSettings, snapshots_needed
 from headgate.core.health.policies import check_policy
 from headgate.core.provision import Terms
@@ -178,7 +179,7 @@ def _requests(plan: Plan, registry: Registry) -> Sequence[JobRequest]:
 
 def _journal(plan: Plan, watcher: Watcher) -> SqliteJournal:
     window = snapshots_needed(plan.loop.settings)
-    return opened(plan.home.journal, window, lambda text: watcher.tell(clock.now_s(), "", f"alert: {text}"))
+    return opened(plan.home.journal, window, lambda text: watcher.tell(clock.now_s(), "", f"{ALERT}{text}"))
 
 
 def opened(path: Path, window: int, tell: Callable[[str], None]) -> SqliteJournal:
@@ -198,7 +199,7 @@ def opened(path: Path, window: int, tell: Callable[[str], None]) -> SqliteJourna
 @contextmanager
 def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterator[Callable[[], None]]:
     """The API answers and says where; yields what says so again if the file was lost."""
-    app = app_of(service, plan.home.new_token(), plan.service)
+    app = app_of(service, plan.home.new_token(), plan.service, plan.home.kept_metrics_token())
 
     def tell(text: str) -> None:
         service.watcher.tell(service.now_s(), "", text)

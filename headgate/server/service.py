@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from headgate import clock, explain
-from headgate.alerts import Alerts
+from headgate.alerts import Alerts, Webhook
 from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.health.policies import check_policy
@@ -37,6 +38,7 @@ from headgate.landlord import Landlord
 from headgate.policies import policy_named
 from headgate.ports import JobPhase, Jobs, JobState, Journal
 from headgate.server.board import BROKEN, KEPT_ACTIONS, NO_ROUND, StatusBoard
+from headgate.server.lost_hosts import LostHosts
 from headgate.server.registry import Registered, Registry
 from headgate.server.removed import PLACE, RemovedJob
 from headgate.server.retention import Retention
@@ -72,7 +74,7 @@ class Loop:
     policy: str = "headgate"
     observe_only: bool = False
     user_policies: Mapping[str, Guarded] = field(default_factory=dict)
-    webhook: str | None = None
+    webhook: Webhook | None = None
 
 
 class Service:
@@ -98,11 +100,12 @@ class Service:
         self.now_s = now_s
         self.tally = Tally()
         policy = policy_named(loop.policy, loop.settings, loop.user_policies)
-        self.alerts = Alerts(lambda at_s, text: watcher.tell(at_s, "", text), loop.webhook)
-        self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only, self.alerts)
+        self.alerts = Alerts(watcher.tell, loop.webhook)
+        self.controller = Controller(engine, policy, journal, loop.settings, loop.observe_only, self._alert)
         self.board = StatusBoard(engine, loop.settings, loop.policy, now_s)
         self._told: dict[str, JobState] = {}
-        """Only the loop uses it."""
+        """Only the loop uses it, and `_lost`."""
+        self._lost = LostHosts()
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         """One per job that is being changed; `_locks_lock` guards it."""
         self._locks_lock = threading.Lock()
@@ -212,17 +215,24 @@ class Service:
 
     def round(self) -> None:
         """One turn; whatever goes wrong in it is told and must not end the jobs."""
+        begun_s = time.perf_counter()
         self._clean()
+        self.tally.failed_rounds += not self._round()
+        self.tally.seconds += time.perf_counter() - begun_s
+
+    def _round(self) -> bool:
+        """Whether it was completed."""
         try:
             view, decision = self.controller.round()
         except Exception as error:  # the edge of the round: an engine that cannot be read, a broken policy
             self._tell_trouble(f"{NO_ROUND}: {_reason(error)}", self._look_at_hosts(None))
             self._show_stale()
-            return
+            return False
         self._publish(view, decision)
         self._tell_trouble(self.controller.trouble, self._look_at_hosts(view))
         self.tally.add(view, self.board.satisfaction(view), decision.action, self.controller.outcome)
         self.watcher.round(view, self.board.phase(), decision.action, self.states())
+        return True
 
     def _clean(self) -> None:
         """Delete what was kept for long enough; what cannot be deleted now is tried again in an hour."""
@@ -234,6 +244,7 @@ class Service:
 
     def _publish(self, view: View, decision: Decision) -> None:
         policy, samples = self.controller.policy, self.controller.windows.samples
+        self.tally.hosts_lost += self._lost.count(view.hosts, self.board.leases)
         read_s = {name: kept[-1].at_s for name, kept in samples.items() if kept}
         picture = Picture(view, policy.phase(), decision.cause, policy.advice(view), self.now_s(), read_s)
         done = [] if decision.action is None else [action_status(view.at_s, decision.action, self.controller.outcome)]
@@ -279,13 +290,23 @@ class Service:
         """A job that does not run raises an alert."""
         states = self.states()
         for name, state in states.items():
-            text = _change(self._told.get(name), state)
+            before = self._told.get(name)
+            self.tally.failures[name] += state.phase in BROKEN and _standing(state) != _standing(before)
+            text = _change(before, state)
             if text and state.phase in BROKEN:
                 self.board.note_failure(name, state)
-                self.alerts(self.now_s(), f"{name}: {text}")
+                self.alerts(self.now_s(), text, name)
             elif text:
                 self._tell(name, text)
         self._told = states
+
+    def _alert(self, at_s: float, text: str) -> None:
+        """An alert of the policy; one about a job begins with its name."""
+        job, _, rest = text.partition(": ")
+        if rest and job in self.board.known.now():
+            self.alerts(at_s, rest, job)
+        else:
+            self.alerts(at_s, text)
 
     def _tell(self, job: str, text: str) -> None:
         self.watcher.tell(self.now_s(), job, text)
@@ -501,6 +522,11 @@ def _fitting(topology: Topology, allocation: JobAllocation | None) -> JobAllocat
     most = {name: topology.nodes[name].max_lanes for name in allocation.lanes}
     fits = all(limit is None or allocation.lanes[name] <= limit for name, limit in most.items())
     return allocation if fits else None
+
+
+def _standing(state: JobState | None) -> tuple[object, ...] | None:
+    """What differs from one failure to the next; share and read limit are not part of it."""
+    return None if state is None else (state.phase, state.reason, state.since_s)
 
 
 def _change(before: JobState | None, now: JobState) -> str:

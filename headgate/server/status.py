@@ -14,6 +14,7 @@ from headgate.core.hosts import Bill
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, Outcome
+from headgate.core.quantities import show_seconds
 from headgate.host_records import Note
 from headgate.landlord import Landlord
 from headgate.ports import JobPhase, JobState, LatencyRecord, latency_record
@@ -66,12 +67,24 @@ class ActionStatus:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """A host with its cores, and how many lanes run or want to run on it."""
+    """A host: what it has, what runs or waits there, and whether it is heard of."""
 
     name: str
     cores: float
     load: float | None
+    """Threads that run or want to run; on another machine, the tasks that run or wait for a slot."""
     memory_used: float | None
+    slots: float | None = None
+    running: float | None = None
+    """Tasks that run, on average over the last round."""
+    waiting: float | None = None
+    """Tasks that are ready and have no slot."""
+    pressure: float | None = None
+    """Share of the time in which a process waited for a core; None where it cannot be read."""
+    silent_s: float | None = None
+    """Seconds since its last heartbeat; None without heartbeats."""
+    suspect: bool = False
+    """It has been silent for too long: jobs with lanes there are not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +243,30 @@ def hosts_of(view: View | None) -> tuple[HostStatus, ...]:
     """The hosts of the last round."""
     if view is None:
         return ()
-    return tuple(HostStatus(host.name, host.cores, host.load, host.memory_used) for host in view.hosts)
+    return tuple(
+        HostStatus(
+            host.name,
+            host.cores,
+            host.load,
+            host.memory_used,
+            host.slots,
+            host.running,
+            host.waiting,
+            host.pressure,
+            host.silent_s,
+            host.suspect,
+        )
+        for host in view.hosts
+    )
+
+
+def silence_of(view: View | None, age_s: float) -> str:
+    """Which hosts are silent, and for how long, in a sentence; empty if none is. The view is `age_s` old."""
+    silent = view.suspects.values() if view is not None else ()
+    return "; ".join(
+        f"host {host.name} has been silent for {show_seconds((host.silent_s or 0.0) + age_s)}: its jobs are not judged"
+        for host in silent
+    )
 
 
 def leases_of(landlord: Landlord, at_s: float) -> LeasesStatus:
@@ -253,6 +289,14 @@ class Tally:
     """Those in which its intent was met."""
     actions: Counter[str] = field(default_factory=Counter)
     """Actions that were applied, by kind."""
+    failed_rounds: int = 0
+    """Rounds that were not completed; `rounds` are those that were."""
+    seconds: float = 0.0
+    """Time that all rounds took together, failed ones too."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failures by job, also those after which it is started again."""
+    hosts_lost: int = 0
+    """Hosts that left although no release was decided."""
     _satisfaction: float = 0.0
     _satisfaction_rounds: int = 0
 

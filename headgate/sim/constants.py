@@ -64,6 +64,10 @@ FIRST_EPOCH_ROWS: Final = 10000.0
 """Rows that the first epoch of a job reads at most."""
 LEAST_EPOCH_ROWS: Final = 100.0
 """Rows that an epoch may read in any case."""
+HEARTBEAT_S: Final = 3.0
+"""Time between two heartbeats of an executor."""
+SUSPECT_S: Final = 2.5 * HEARTBEAT_S
+"""A host that has been silent for this long is suspect: its epochs are planned again on other hosts."""
 
 # -- lane model (every lane with its own queue, which holds back the sources when it is full, as in Heron)
 LANE_STEP_S: Final = 1.0

@@ -17,10 +17,13 @@ from headgate.core.model import OUTSIDE, Graph, HostReading, JobReading, Operato
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.keys import lane_shares, skewed, slice_weights
-from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
+from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Rows of an epoch are reported as five points of equal weight: they arrived evenly over its interval."""
+
+STUCK_S = 0.5
+"""How often it is looked whether an epoch on a host that is cut off can go on."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,10 @@ class _Lanes:
         for number, weight in enumerate(self.weights):
             self.slice_rows[number] += rows * weight
 
+    def mean_factor(self) -> float:
+        """How much longer a lane takes than it would with an even share at full speed, on average."""
+        return sum(self.factors) / len(self.factors)
+
 
 @dataclass(slots=True)
 class _Run:
@@ -68,8 +75,44 @@ class _Run:
     most_rows: float = constants.FIRST_EPOCH_ROWS
     """Rows that the next epoch reads at most, of all sources together."""
     busy_cores: float = 0.0
+    tasks: tuple[float, float] = (0.0, 0.0)
+    """Tasks of the epoch in flight that run and that wait for a slot, on average."""
+    hosts: frozenset[str] = frozenset()
+    """Where the lanes of the epoch in flight are."""
+    version: int = -1
+    """The allocation of the epoch in flight."""
+    as_given: int = 0
+    """Epochs finished with the allocation of now."""
     pending: dict[str, float] = field(default_factory=dict)
     points: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What was wanted of the cluster, on average."""
+
+    load: float
+    running: float
+    waiting: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What was wanted of the cluster, multiplied by the time for which it was."""
+
+    seconds: float = 0.0
+    load: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+
+    def add(self, seconds: float, load: float, running: float, waiting: float) -> None:
+        self.seconds += seconds
+        self.load += load * seconds
+        self.running += running * seconds
+        self.waiting += waiting * seconds
+
+    def means(self) -> _Means:
+        return _Means(self.load / self.seconds, self.running / self.seconds, self.waiting / self.seconds)
 
 
 class EpochEngine(SimulatedEngine):
@@ -87,9 +130,12 @@ class EpochEngine(SimulatedEngine):
         self._slow: dict[tuple[str, str, int], tuple[str, float]] = {}
         """Lanes that are slow where they are: their host, and the share of their speed that is left."""
         self._weights: dict[tuple[str, str], list[float]] = {}
-        self._load_since = [0.0, 0.0]
-        self._load = 0.0
+        self._cut_s: dict[str, float] = {}
+        """Hosts that are cut off, and since when."""
+        self._since = _Sums()
+        self._means = _Means(0.0, 0.0, 0.0)
         self._costs = scenario.epoch_costs
+        self._all_slots = max(1, sum(_slots_of(host) for host in scenario.hosts))
         super().__init__(scenario, seed)
 
     # -- jobs
@@ -113,7 +159,7 @@ class EpochEngine(SimulatedEngine):
     def _settle(self, name: str) -> None:
         """Lanes go round the hosts that live and are not avoided; their counters start anew."""
         run, allocation = self._runs[name], self._allocation[name]
-        alive = [host.name for host in self._hosts if host.name not in self._dead] or [h.name for h in self._hosts]
+        alive = [host.name for host in self._usable()] or [host.name for host in self._hosts]
         allowed = [host for host in alive if host not in allocation.avoided] or alive
         for operator, lanes in allocation.lanes.items():
             hosts = tuple(allowed[lane % len(allowed)] for lane in range(lanes))
@@ -137,6 +183,7 @@ class EpochEngine(SimulatedEngine):
     def _reallocated(self, name: str) -> None:
         """Nothing stops: the next epoch has the new lanes; a shorter pace moves its start forward."""
         run = self._runs[name]
+        run.as_given = 0
         self._settle(name)
         for entry in [entry for entry in self._agenda if entry[2] == name and entry[3] == "start"]:
             self._agenda.remove(entry)
@@ -153,31 +200,60 @@ class EpochEngine(SimulatedEngine):
         while self._agenda and self._agenda[0][0] <= at_s:
             due_s, _, name, what = heapq.heappop(self._agenda)
             self._pass(due_s)
-            (self._start if what == "start" else self._finish)(name)
+            self._due(name, what)
         self._pass(at_s)
+
+    def _due(self, name: str, what: str) -> None:
+        match what:
+            case "start":
+                self._start(name)
+            case "finish":
+                self._end(name)
+            case _:
+                self._suspect_host()
 
     def _pass(self, at_s: float) -> None:
         wanted = sum(run.busy_cores for run in self._runs.values()) + sum(self._outside_load.values())
-        self._load_since[0] += wanted * (at_s - self._now_s)
-        self._load_since[1] += at_s - self._now_s
+        ready = sum(run.tasks[0] for run in self._runs.values())
+        running = min(ready, self._slots())
+        waiting = ready - running + sum(run.tasks[1] for run in self._runs.values())
+        self._since.add(at_s - self._now_s, wanted, running, waiting)
         self._now_s = at_s
 
     def _start(self, name: str) -> None:
         """Read what has arrived, and find out when the epoch will be done."""
         run, lanes = self._runs[name], self._allocation[name].lanes
-        if len(self._dead) == len(self._hosts):
+        if not self._usable():
             self._plan(self._now_s + 1.0, name, "start")  # there is nobody to start it on
             return
         self._count_arrivals(name, run)
         rows = self._read(run)
         offered = _rows_per_operator(run, rows)
         stretch, cores_s, duration_s = self._stretch(run, lanes, offered)
-        for operator, count in offered.items():
-            run.lanes[operator].add(count, self._row_s(run.specs[operator], stretch) * count / lanes[operator])
+        self._count_busy(run, lanes, offered, stretch)
+        run.tasks = self._tasks(run, lanes, offered, stretch, duration_s)
+        run.hosts = frozenset(host for one in run.lanes.values() for host in one.hosts)
+        run.version = self._version[name]
         run.pending = rows
         run.started_s = self._now_s
         run.busy_cores = cores_s / duration_s * stretch
         self._plan(self._now_s + duration_s, name, "finish")
+
+    def _count_busy(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float) -> None:
+        for operator, count in offered.items():
+            run.lanes[operator].add(count, self._row_s(run.specs[operator], stretch) * count / lanes[operator])
+
+    def _tasks(
+        self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float, duration_s: float
+    ) -> tuple[float, float]:
+        """Tasks that run and that wait for a slot during an epoch, on average: a stage with more lanes than slots runs in waves."""
+        slots, running_s, waiting_s = self._slots(), 0.0, 0.0
+        for operator, rows in offered.items():
+            count = lanes[operator]
+            task_s = rows / count * self._row_s(run.specs[operator], stretch) * run.lanes[operator].mean_factor()
+            running_s += count * task_s
+            waiting_s += sum(range(count - slots, 0, -slots)) * task_s
+        return running_s / duration_s, waiting_s / duration_s
 
     def _read(self, run: _Run) -> dict[str, float]:
         """The oldest rows that wait, as many as an epoch may read."""
@@ -210,15 +286,32 @@ class EpochEngine(SimulatedEngine):
         return self._costs.fixed_s * stretch + stages_s
 
     def _slots(self) -> int:
-        alive = [host for host in self._hosts if host.name not in self._dead]
-        return max(1, sum(host.slots or round(host.cores) for host in alive))
+        if not self._dead and not self._cut_s:
+            return self._all_slots  # asked for at every step
+        return max(1, sum(_slots_of(host) for host in self._usable()))
 
     def _row_s(self, spec: OperatorSpec, stretch: float) -> float:
         return spec.cost_s * stretch + spec.wait_s
 
     def _cores(self) -> float:
-        alive = [host for host in self._hosts if host.name not in self._dead]
-        return max(0.1, sum(host.cores * self._speed.get(host.name, 1.0) for host in alive))
+        return max(0.1, sum(host.cores * self._speed.get(host.name, 1.0) for host in self._usable()))
+
+    def _usable(self) -> list[HostSpec]:
+        """The hosts that epochs are planned on: those that live and are not suspect."""
+        return [host for host in self._hosts if host.name not in self._dead and not self._is_suspect(host.name)]
+
+    def _end(self, name: str) -> None:
+        """An epoch with lanes on a host that is cut off does not end; once the host is suspect, the epoch is planned again elsewhere."""
+        run = self._runs[name]
+        cut = run.hosts & self._cut_s.keys()
+        if not cut:
+            self._finish(name)
+        elif any(self._is_suspect(host) for host in cut):
+            run.in_epochs_s += self._now_s - run.started_s
+            run.busy_cores, run.tasks, run.pending = 0.0, (0.0, 0.0), {}
+            self._plan(self._now_s, name, "start")
+        else:
+            self._plan(self._now_s + STUCK_S, name, "finish")
 
     def _finish(self, name: str) -> None:
         """Count the epoch's rows, report their latency, and plan the next epoch by the pace."""
@@ -232,12 +325,13 @@ class EpochEngine(SimulatedEngine):
         out = sum(rows[sink] for sink in run.graph.sinks)
         self._report(run, out)
         run.epochs += 1
+        run.as_given += run.version == self._version[name]
         run.in_epochs_s += self._now_s - run.started_s
         run.ended_s = self._now_s
         if sum(run.pending.values()) > 0:
             factor = constants.LONGEST_EPOCH_S / (self._now_s - run.started_s)
             run.most_rows = max(constants.LEAST_EPOCH_ROWS, sum(run.pending.values()) * factor)
-        run.read_to_s, run.busy_cores, run.pending = run.until_s, 0.0, {}
+        run.read_to_s, run.busy_cores, run.tasks, run.pending = run.until_s, 0.0, (0.0, 0.0), {}
         self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
 
     def _report(self, run: _Run, rows: float) -> None:
@@ -288,15 +382,45 @@ class EpochEngine(SimulatedEngine):
                     self._dead.add(host)
                 case "restore-host":
                     self._dead.discard(host)
+                case "cut-host":
+                    self._cut_s.setdefault(host, self._now_s)
+                    self._plan(self._now_s + constants.SUSPECT_S, "", "suspect")
+                case "mend-host":
+                    self._cut_s.pop(host, None)
+
+    def _is_suspect(self, host: str) -> bool:
+        return self._silent_s(host) >= constants.SUSPECT_S - 1e-9
+
+    def _silent_s(self, host: str) -> float:
+        return self._now_s - self._cut_s.get(host, self._now_s)
+
+    def _suspect_host(self) -> None:
+        """Lanes leave a host that has become suspect."""
+        for name in self._runs:
+            self._settle_again(name)
 
     def _host_readings(self) -> tuple[HostReading, ...]:
-        """Epochs take cores wherever they are free: the load is spread by cores."""
-        alive = [host for host in self._hosts if host.name not in self._dead]
-        if self._load_since[1] > 0:
-            self._load = self._load_since[0] / self._load_since[1]
-            self._load_since = [0.0, 0.0]
-        cores = sum(host.cores for host in alive) or 1.0
-        return tuple(HostReading(host.name, host.cores, self._load * host.cores / cores) for host in alive)
+        """Epochs take cores and slots wherever they are free: what is wanted is spread by cores and by slots."""
+        if self._since.seconds > 0:
+            self._means, self._since = self._since.means(), _Sums()
+        cores = sum(host.cores for host in self._usable()) or 1.0
+        alive = (host for host in self._hosts if host.name not in self._dead)
+        return tuple(self._host_reading(host, self._means, cores) for host in alive)
+
+    def _host_reading(self, host: HostSpec, means: _Means, cores: float) -> HostReading:
+        silent_s, slots = self._silent_s(host.name), float(_slots_of(host))
+        if self._is_suspect(host.name):
+            return HostReading(host.name, host.cores, None, slots=slots, silent_s=silent_s, suspect=True)
+        share = slots / self._slots()
+        return HostReading(
+            host.name,
+            host.cores,
+            means.load * host.cores / cores,
+            slots=slots,
+            running=means.running * share,
+            waiting=means.waiting * share,
+            silent_s=silent_s,
+        )
 
     # -- readings
 
@@ -315,7 +439,12 @@ class EpochEngine(SimulatedEngine):
             in_epochs_s=run.in_epochs_s,
             epochs=run.epochs,
             epoch_age_s=None if run.ended_s is None else self._now_s - run.ended_s,
+            epochs_as_given=run.as_given,
         )
+
+
+def _slots_of(host: HostSpec) -> int:
+    return host.slots or round(host.cores)
 
 
 def _operator_reading(run: _Run, name: str) -> OperatorReading:

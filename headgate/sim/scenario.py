@@ -40,7 +40,7 @@ OPERATOR_FIELDS = (
 JOB_FIELDS = ("name", "count", "first", "tenant", "topology", "operators", "lanes", "intent", "load", "pace", "jitter")
 EVENT_KINDS = (
     "add", "remove", "intent", "fail-link", "restore-link", "fail-host", "restore-host", "slow-host", "cpu-load",
-    "lanes", "slow-lane", "skew",
+    "lanes", "slow-lane", "skew", "cut-host", "mend-host",
 )  # fmt: skip
 EVENT_FIELDS = ("at", "kind", "job", "host", "value", "intent", "jobs", "operator", "lane", "lanes")
 
@@ -140,6 +140,8 @@ def _check_lanes(engine: str, jobs: tuple[JobSpec, ...], events: tuple[Event, ..
         if engine != "lanes" and any(isinstance(load, Generated) for load in job.loads.values()):
             raise ScenarioError(f'job "{job.name}": load: a generated load needs engine = "lanes"')
     for event in events:
+        if event.kind in ("cut-host", "mend-host") and engine != "epochs":
+            raise ScenarioError(f'event {event.kind} needs engine = "epochs", whose hosts have heartbeats')
         if event.kind not in ("lanes", "slow-lane", "skew"):
             continue
         if event.kind != "lanes" and engine == "continuous":

@@ -117,7 +117,9 @@ class Event:
 
     at_s: float
     kind: str
-    """add, remove, intent, lanes, fail-link, restore-link, fail-host, restore-host, slow-host, cpu-load, slow-lane, skew."""
+    """add, remove, intent, lanes, fail-link, restore-link, fail-host, restore-host, cut-host, mend-host, slow-host, cpu-load,
+    slow-lane, skew.
+    """
     target: str = ""
     """A job or a host; empty for all hosts."""
     value: float = 0.0

@@ -24,13 +24,27 @@ RETRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaPatience:
+    """How long a call to Kafka may take, and how often new partitions are looked for."""
+
+    answer_s: float = 30.0
+    look_s: float = 2.0
+    discovery_s: float = 30.0
+
+    def for_a_look(self) -> KafkaPatience:
+        """For calls that only measure."""
+        return KafkaPatience(min(self.answer_s, self.look_s), self.look_s, self.discovery_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a call to Redis may take."""
+    """How long a call to Redis may take, and one to Kafka."""
 
     connect_s: float = 3.0
     answer_s: float = 10.0
     look_s: float = 2.0
     """For an answer to a question that is asked in every round."""
+    kafka: KafkaPatience = KafkaPatience()
 
     def for_a_look(self) -> Patience:
         """For calls that only measure: a late answer is as good as none."""
@@ -43,7 +57,8 @@ PATIENCE = Patience()
 
 def patience_of(settings: SparkSettings) -> Patience:
     """As these settings have it."""
-    return Patience(settings.redis_connect_s, settings.redis_answer_s, settings.redis_look_s)
+    kafka = KafkaPatience(settings.kafka_answer_s, settings.kafka_look_s, settings.kafka_discovery_s)
+    return Patience(settings.redis_connect_s, settings.redis_answer_s, settings.redis_look_s, kafka)
 
 
 @cache

@@ -38,6 +38,8 @@ class Counters:
     processed_before: Mapping[str, float] = field(default_factory=dict)
     """Rows that each source's earlier runs had processed."""
     epochs: int = 0
+    _as_given: int = 0
+    """Epochs finished with the allocation of this version."""
     _sent: dict[str, float] = field(default_factory=dict)
     _busy: dict[str, list[float]] = field(default_factory=dict)
     _rows: dict[str, list[float]] = field(default_factory=dict)
@@ -73,6 +75,8 @@ class Counters:
             if done.version != self.version:
                 self.version, self.lanes, self._busy, self._rows, self._hosts = done.version, lanes, {}, {}, {}
                 self._done.clear()
+                self._as_given = 0
+            self._as_given += 1
             self._done.append(done)
             for name, rows in sent.items():
                 self._sent[name] = self._sent.get(name, 0.0) + rows
@@ -89,6 +93,11 @@ class Counters:
         return self.processed_before.get(source, 0.0) + self._sent.get(source, 0.0)
 
     # -- read by the controller's
+
+    def epochs_of(self, version: int) -> int:
+        """Epochs finished with the allocation of this version, if it is the newest one that any epoch had."""
+        with self._lock:
+            return self._as_given if version == self.version else 0
 
     def take_done(self) -> list[Done]:
         """The epochs that finished since the last time."""

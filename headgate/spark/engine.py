@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from headgate.core.model import Action, HostReading, Job, JobAllocation, JobRead
 from headgate.core.quantities import did_you_mean
 from headgate.errors import EngineError, HeadgateError, InputError
 from headgate.ports import JobPhase, JobState
-from headgate.spark import inflow, pulse, session
+from headgate.spark import inflow, pulse, session, tracing
 from headgate.spark.counters import Slices
 from headgate.spark.hosts import Hosts
 from headgate.spark.inflow import ASKED_AT_ONCE
@@ -28,7 +29,9 @@ from headgate.spark.places import Cluster, Places
 from headgate.spark.pulse import Pulse
 from headgate.spark.reasons import Cause, Failure, failure_of, reason_of
 from headgate.spark.standing import About
+from headgate.spark.tasks import TaskWatch
 from headgate.spark.topology import MOST_SHARE, Topology
+from headgate.spark.tracing import NO_TRACES, Traces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,13 +48,22 @@ def open_engine(
     home: Path, settings: SparkSettings, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkEngine:
     """An engine on a Spark session of its own: embedded, or on the cluster that `master` names."""
-    return SparkEngine(session.start(home, settings, master, extra), home, settings, embedded=master is None)
+    traces = tracing.opened(settings)  # before Spark starts, so that a missing package is told at once
+    spark = session.start(home, settings, master, extra)
+    return SparkEngine(spark, home, settings, embedded=master is None, traces=traces)
 
 
 class SparkEngine:
     """Runs jobs, reads their counters, pulls their levers; one job's failure stays its own."""
 
-    def __init__(self, spark: SparkSession, home: Path, settings: SparkSettings, embedded: bool = True) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        home: Path,
+        settings: SparkSettings,
+        embedded: bool = True,
+        traces: Traces = NO_TRACES,
+    ) -> None:
         self.spark = spark
         self._home = home.resolve()
         self._settings = settings
@@ -63,9 +75,9 @@ class SparkEngine:
         self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "headgate-ask")
         self._pulse = Pulse(settings.answer_s)
         starts = threading.BoundedSemaphore(settings.starts_at_once)
-        self._shared = Shared(spark, Gateway(spark), settings, self._askers, starts)
+        self._shared = Shared(spark, Gateway(spark), settings, self._askers, starts, traces)
         self._records = TaskRecords(spark)
-        self._hosts = Hosts(self._records, embedded)
+        self._hosts = Hosts(self._records, TaskWatch(spark), embedded, settings.suspect_heartbeats)
         self._places = None if embedded else Places(spark)
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="headgate-supervisor", daemon=True)
@@ -276,6 +288,7 @@ class SparkEngine:
         self._hosts.close()
         with ThreadPoolExecutor(STOPPED_AT_ONCE) as pool:
             list(pool.map(self._end, self._all().values()))
+        self._shared.traces.close()
         self._askers.shutdown(wait=False, cancel_futures=True)
         lost = self._pulse.lost()
         self._pulse.close()
@@ -314,9 +327,19 @@ class SparkEngine:
     def _supervise(self) -> None:
         while not self._closing.wait(SUPERVISE_S):
             session.rotate_output(self._home, self._settings)
+            self._free_epochs()
             for job in self._all().values():
                 if not self._pulse.lost():
                     self._look_at(job)
+
+    def _free_epochs(self) -> None:
+        """Epochs with tasks on a silent host are cancelled: each job plans its epoch again on the other hosts."""
+        try:
+            stuck = frozenset(self._hosts.stuck()) if not self._pulse.lost() else frozenset()
+            for job in self._all().values() if stuck else ():
+                job.attempts.cancel(stuck)
+        except Exception as error:  # whatever the gateway raises: it is tried again in a moment
+            logging.getLogger(__name__).warning("epochs on silent hosts could not be cancelled: %s", reason_of(error))
 
     def _look_at(self, job: RunningJob) -> None:
         """A job that is being started or stopped is left alone: its guard is held for as long as that takes."""

@@ -1,7 +1,7 @@
-"""The hosts that jobs run on, and how many tasks or threads want their cores.
+"""The hosts that jobs run on: tasks that run and wait there, threads that want their cores, and whether they are heard of.
 
-The machine of the embedded Spark is looked at directly, several times a second; of other machines only Spark's own count of
-task seconds is known.
+Tasks mean the same on every master. Threads and CPU pressure are read on this machine only: the embedded Spark and hosts on loopback
+addresses. On any other host a task is taken to want one core.
 """
 
 from __future__ import annotations
@@ -11,65 +11,147 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.core.model import HostReading
 from headgate.spark.metering import TaskRecords
+from headgate.spark.tasks import Executor, TaskWatch, Watched
 from headgate.threads import WatchedThread
 
 LOOK_S = 0.2
 EMBEDDED = "localhost"
 KNOWN_S = 0.1
 """How long it is taken for granted which hosts there are: whoever plans an epoch asks Spark once, which takes a few milliseconds."""
+PRESSURE = Path("/proc/pressure/cpu")
+LOOPBACK = "127."
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """One host: all its executors together."""
+
+    slots: float = 0.0
+    executors: Mapping[str, Executor] = field(default_factory=dict)
+
+    @property
+    def silent_s(self) -> float | None:
+        """Since any of its executors was heard of; None if none ever was."""
+        return min((one.silent_s for one in self.executors.values() if one.silent_s is not None), default=None)
+
+    def running_s(self, before: Mapping[str, Executor]) -> float:
+        """Task seconds since then; an executor that was not there before began at 0."""
+        return sum(
+            one.running_s - before[name].running_s if name in before else one.running_s
+            for name, one in self.executors.items()
+        )
 
 
 class Hosts:
-    """Reads the load of every host since the reading before."""
+    """Reads what runs and waits on every host, on average since the reading before."""
 
-    def __init__(self, records: TaskRecords, embedded: bool) -> None:
+    def __init__(self, records: TaskRecords, watch: TaskWatch, embedded: bool, suspect_heartbeats: float) -> None:
         self._records = records
-        self._before: dict[str, float] = {}
-        self.started_s = self._read_s = time.monotonic()
+        self._watch = watch
+        self.suspect_s = suspect_heartbeats * watch.heartbeat_s
+        """A host that has been silent for longer is suspect."""
+        self._before = watch.read()
+        """Owned by the control loop."""
+        self.started_s = time.monotonic()
         self._runnable = _Runnable() if embedded else None
+        self._pressure = _Pressure()
         self._known: tuple[float, Mapping[str, float]] = (-KNOWN_S, {})
         """When Spark was last asked for the hosts, and their cores: replaced as a whole by any thread that plans an epoch."""
 
     def readings(self) -> tuple[HostReading, ...]:
+        before, now = self._before, self._watch.read()
+        hosts = self._hosts(now)
+        self._before = now
+        elapsed_s = max(0.001, now.at_s - before.at_s)
+        slots = sum(host.slots for host in hosts.values() if not self._is_suspect(host)) or 1.0
+        waiting = (now.waiting_s - before.waiting_s) / elapsed_s / slots
+        pressure = self._pressure.share()
+        found = []
+        for name, host in hosts.items():
+            # Spark may tell the start of a task before the end of the one whose slot it has.
+            running = min(host.slots, host.running_s(before.executors) / elapsed_s)
+            found.append(self._reading(name, host, (running, waiting * host.slots), pressure))
+        return tuple(found)
+
+    def _reading(self, name: str, host: _Host, tasks: tuple[float, float], pressure: float | None) -> HostReading:
         if self._runnable is not None:
-            return (HostReading(EMBEDDED, float(os.cpu_count() or 1), self._runnable.mean()),)
-        now_s = time.monotonic()
-        elapsed_s = max(0.001, now_s - self._read_s)
-        cores, spent = self._executors()
-        found = tuple(
-            HostReading(host, cores[host], _grown(spent[host], self._before.get(host), elapsed_s)) for host in cores
-        )
-        self._before, self._read_s = spent, now_s
-        return found
+            cores, load = float(os.cpu_count() or 1), self._runnable.mean()
+            return HostReading(EMBEDDED, cores, load, None, host.slots, *tasks, pressure)
+        if self._is_suspect(host):
+            return HostReading(name, host.slots, None, slots=host.slots, silent_s=host.silent_s, suspect=True)
+        near = pressure if name.startswith(LOOPBACK) else None
+        return HostReading(name, host.slots, sum(tasks), None, host.slots, *tasks, near, host.silent_s)
 
     def cores(self) -> Mapping[str, float]:
-        """Cores of every host that runs tasks; there is nothing to choose from on the embedded Spark."""
+        """Cores of every host that lanes can be planned on: without suspect hosts, unless there is no other.
+
+        There is nothing to choose from on the embedded Spark.
+        """
         asked_s, cores = self._known
         if self._runnable is None and time.monotonic() - asked_s >= KNOWN_S:
-            cores = self._executors()[0]
+            hosts = self._hosts(self._watch.read())
+            heard = {name: host for name, host in hosts.items() if not self._is_suspect(host)} or hosts
+            cores = {name: host.slots for name, host in heard.items()}
             self._known = (time.monotonic(), cores)
         return cores
 
-    def _executors(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Cores and task seconds of every host, all its executors together."""
-        cores: dict[str, float] = {}
-        spent: dict[str, float] = {}
-        for host, count, task_s in self._records.hosts():
-            cores[host] = cores.get(host, 0.0) + count
-            spent[host] = spent.get(host, 0.0) + task_s
-        return cores, spent
+    def stuck(self) -> list[str]:
+        """Tags of the Spark jobs with tasks on silent executors, as long as there is a host that they could run on instead."""
+        if self._runnable is not None:
+            return []
+        now = self._watch.read()
+        heard = now.heard(self._watch.heartbeat_s)
+        silent = frozenset(name for name, one in heard.items() if (one.silent_s or 0.0) > self.suspect_s)
+        if not silent or not heard.keys() - silent:
+            return []
+        return [tag for work in now.works if work.touches(silent) for tag in work.tags.split(",")]
+
+    def _hosts(self, now: Watched) -> dict[str, _Host]:
+        found: dict[str, _Host] = {}
+        told = now.executors | now.heard(self._watch.heartbeat_s)
+        for name, host, slots in self._records.executors():
+            known = found.get(host, _Host())
+            executors = {**known.executors, name: told.get(name, Executor())}
+            found[host] = _Host(known.slots + slots, executors)
+        return found
+
+    def _is_suspect(self, host: _Host) -> bool:
+        return self._runnable is None and (host.silent_s or 0.0) > self.suspect_s
 
     def close(self) -> None:
+        self._watch.close()
         if self._runnable is not None:
             self._runnable.close()
 
 
-def _grown(now: float, before: float | None, elapsed_s: float) -> float | None:
-    return None if before is None else (now - before) / elapsed_s
+class _Pressure:
+    """Share of the time in which a process of this machine waited for a core."""
+
+    def __init__(self) -> None:
+        self._before = _stalled_s()
+        self._read_s = time.monotonic()
+
+    def share(self) -> float | None:
+        """Since it was last asked for; None where the kernel does not say."""
+        now, now_s = _stalled_s(), time.monotonic()
+        before, elapsed_s = self._before, now_s - self._read_s
+        self._before, self._read_s = now, now_s
+        if now is None or before is None or elapsed_s <= 0:
+            return None
+        return min(1.0, max(0.0, (now - before) / elapsed_s))
+
+
+def _stalled_s() -> float | None:
+    try:
+        some = PRESSURE.read_text(encoding="ascii").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    return int(some.rsplit("total=", 1)[1]) / 1e6
 
 
 class _Runnable:

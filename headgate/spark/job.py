@@ -25,6 +25,7 @@ from headgate.core.quantities import show_seconds
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase, JobState
 from headgate.spark import inflow, metering, plan, progress, session
+from headgate.spark.attempts import Attempts
 from headgate.spark.busy import add_busy
 from headgate.spark.connections import patience_of
 from headgate.spark.counters import Done, Slices, start_of
@@ -43,6 +44,7 @@ from headgate.spark.sources import ticks
 from headgate.spark.standing import About, Notices, Standing
 from headgate.spark.timeline import CHECKPOINT, Timeline
 from headgate.spark.topology import Lossy, Source, Topology
+from headgate.spark.tracing import NO_TRACES, EpochTimes, Traces
 from headgate.spark.writing import Writing, begin_start
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class Shared:
     """Ask sources how many rows have arrived."""
     starts: threading.BoundedSemaphore
     """Held while the processes of a job start."""
+    traces: Traces = NO_TRACES
 
 
 class RunningJob:
@@ -119,6 +122,7 @@ class RunningJob:
         self._returned_s: float | None = None
         self._trouble_epoch: int | None = None
         self._line: Any = None
+        self.attempts = Attempts(self.graph.sinks, shared.spark.sparkContext.cancelJobsWithTag)
         self._forgotten = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -345,7 +349,11 @@ class RunningJob:
             self._counter.begin(batch)
             started = self._begin()
             self._timeline.begin(number)
-            planned_anew(lambda: self._run(batch, number, started), lambda error: self._may_go_on(error, batch))
+            attempt = lambda attempts: self._run(batch, number, started, attempts)  # noqa: E731
+            planned_anew(
+                lambda: self.attempts.run(attempt, lambda: self._again(batch)),
+                lambda error: self._may_go_on(error, batch),
+            )
             self._wait(started)
         except BaseException as error:
             self._counters.given_up()
@@ -370,10 +378,15 @@ class RunningJob:
         self._counter.begin(batch)
         return True
 
-    def _run(self, batch: DataFrame, number: int, started: Moment) -> None:
+    def _again(self, batch: DataFrame) -> bool:
+        """Whether an epoch that was cancelled is planned again; what it has counted so far does not count."""
+        self._counter.begin(batch)
+        return not self._stopping.is_set()
+
+    def _run(self, batch: DataFrame, number: int, started: Moment, attempts: int) -> None:
         given = self._given
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
-        tag = f"headgate-{self.topology.name}-{given.version}-{number}"
+        tag = self.attempts.tagged(f"headgate-{self.topology.name}-{given.version}-{number}", attempts)
         with self._exchanging(batch, given.allocation):
             epoch = plan.build(
                 self.topology,
@@ -388,10 +401,12 @@ class RunningJob:
                 self._keyed,
                 self.cluster(),
             )
+            planned_s = time.time()
             try:
                 plan.run(self.topology, self.graph, epoch, self._writing)
                 plan.commit_state(epoch)
                 self._ask_for_epoch(number)
+                committed_s = time.time()
                 until_s = time.monotonic() + LATE_S
                 observed = metering.read_all(epoch.observed, until_s)
                 sent = self._sent(epoch, observed, until_s)
@@ -399,6 +414,9 @@ class RunningJob:
                 plan.release(epoch)
         self._notice_unknown(observed)
         self._count(epoch, sent, self._sampling.arrivals(observed, started.wall_s), started, given)
+        times = EpochTimes(started.wall_s - self._gap_s, started.wall_s, planned_s, epoch.finished_s, committed_s)
+        rows = sum(sent[source] for source in self.graph.sources)
+        self._shared.traces.epoch(self.topology.name, self.topology.tenant, number, rows, times)
 
     def _ask_for_epoch(self, number: int) -> None:
         """After this one, when a timer is due: before Spark's commit, so that a crash in between loses no timer."""
@@ -488,7 +506,8 @@ class RunningJob:
         add_busy(self._counters, records, self._settings.sampled_epochs)
         arrived = {name: self._arrived(name) for name in self.graph.sources}
         found = self._counters.reading(time.monotonic(), arrived, self.slices())
-        return replace(found, read_limit=self._given.most_rows)
+        as_given = self._counters.epochs_of(self._given.version)
+        return replace(found, read_limit=self._given.most_rows, epochs_as_given=as_given)
 
     def slices(self) -> Mapping[str, Slices]:
         """Of keyed operators that have run."""

@@ -361,11 +361,11 @@ class TaskRecords:
         done = [records for stage in stages if (records := self._records(stage))]
         return [task for owners, records in owned(expected, done) for task in _tasks(owners, records)]
 
-    def hosts(self) -> list[tuple[str, float, float]]:
-        """(host, cores, task seconds so far) of every executor that runs tasks."""
+    def executors(self) -> list[tuple[str, str, float]]:
+        """(name, host, slots) of every executor that runs tasks."""
         told = msgspec.json.decode(self._json(self._store.executorList(True)))
         return [
-            (one["hostPort"].rsplit(":", 1)[0], float(one["totalCores"]), one["totalDuration"] / 1000)
+            (one["id"], one["hostPort"].rsplit(":", 1)[0], float(one["totalCores"]))
             for one in told
             if one["totalCores"] > 0
         ]

@@ -24,6 +24,7 @@ from headgate.errors import EngineError
 from headgate.spark import nursery, security
 from headgate.spark.logs import Logs
 from headgate.spark.reasons import reason_of
+from headgate.spark.tasks import HEARTBEAT
 from headgate.spark.topology import MOST_SHARE
 
 POOLS_PER_SHARE = 10
@@ -56,7 +57,8 @@ def start(
     try:
         with _stderr_into(home / OUTPUT), _interrupts_kept():
             _launch(configuration)
-            return SparkSession.builder.config(map=dict(configuration)).getOrCreate()
+            unset = _unless_set(_fallbacks(settings))
+            return SparkSession.builder.config(map={**unset, **configuration}).getOrCreate()
     except Exception as error:
         raise EngineError(f"Spark did not start: {reason_of(error)}") from error
 
@@ -85,6 +87,20 @@ def _launch(configuration: Mapping[str, str]) -> None:
     gateway = launch_gateway(arguments)  # type: ignore[no-untyped-call]  # PySpark's
     security.guard_callbacks(gateway)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _fallbacks(settings: SparkSettings) -> dict[str, str]:
+    """For every kind of master, unless the operator says otherwise.
+
+    State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
+    """
+    return {PARTITIONS: str(settings.slots), HEARTBEAT: f"{round(settings.heartbeat_s * 1000)}ms"}
+
+
+def _unless_set(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Those that spark-defaults.conf, which the JVM has read by now, does not set."""
+    told = SparkConf()
+    return {name: value for name, value in wanted.items() if not told.contains(name)}
 
 
 def rotate_output(home: Path, settings: SparkSettings) -> None:
@@ -169,8 +185,6 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     files.replace(home / "pools.xml", _pools().encode())
     return {
         **({**ON_THIS_MACHINE, **security.ENCRYPTED} if embedded else {}),
-        # State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
-        **({"spark.sql.shuffle.partitions": str(settings.slots)} if embedded else {}),
         "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.driver.extraJavaOptions": f"{shlex.join(shared_classes())} {logging_to}",
         "spark.log.level": "WARN",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,32 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for run in runs:
         run.close()
+
+
+@pytest.fixture
+def schema_registry() -> Iterator[str]:
+    """A schema registry with one schema, number 12."""
+    schema = {
+        "type": "record",
+        "name": "order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "user", "type": "string"}],
+    }
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path == "/schemas/ids/12"
+            body = json.dumps({"schema": json.dumps(schema)} if found else {}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()

@@ -26,10 +26,13 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 NEEDS_TESSERACT = pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed")
 JOBS = (
+    "delta_totals",
     "diamond",
     "existing_query",
+    "kafka",
     "linear",
     pytest.param("manufacturing", marks=NEEDS_TESSERACT),
+    "orders_to_delta",
     "pageload",
     "star",
     "topk",
@@ -199,6 +202,19 @@ def test_manufacturing_reads_pictures_reckons_effectiveness_warns_once_and_repor
     assert reports.keys() == seconds
     assert all(content.startswith(b"%PDF") for content in reports.values())
     assert not (out / "unreadable").exists()
+
+
+@pytest.mark.slow
+def test_totals_of_a_delta_table_are_those_of_its_orders(engine, run, out, until):
+    deltalake = pytest.importorskip("deltalake", reason='needs pip install "headgate[delta]"')
+    run("orders_to_delta", rate=sources.Steps(POINTS))
+    totals = out.with_name("totals")
+    engine.submit(built("delta_totals", orders=str(out), out=str(totals)))
+    until(lambda: processed(engine, "delta-totals") == [ROWS], f"{ROWS} orders", PATIENCE_S)
+    engine.pause("delta-totals")
+    found = {row["customer"]: row for row in deltalake.DeltaTable(totals).to_pyarrow_table().to_pylist()}
+    assert {customer: row["orders"] for customer, row in found.items()} == dict.fromkeys(range(10), ROWS / 10)
+    assert sum(row["spent"] for row in found.values()) == sum(row * 37 % 1000 for row in range(ROWS))
 
 
 def reported(out: Path) -> set[str]:

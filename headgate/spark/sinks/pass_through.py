@@ -31,10 +31,10 @@ def discard() -> Writer:
     return once(write)
 
 
-def kafka(**options: Any) -> Writer:
-    """Kafka, with Spark's own options; at least once, because Kafka takes an epoch that is written again for a new one.
+def spark_kafka(**options: Any) -> Writer:
+    """Kafka through Spark's own connector; at least once, because Kafka takes an epoch that is written again for a new one.
 
-    Rows need a column `value`: `sinks.kafka(**{"kafka.bootstrap.servers": "host:9092", "topic": "alerts"})`
+    Rows need a column `value`: `sinks.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "topic": "alerts"})`
     """
 
     def write(frame: DataFrame, epoch: int) -> None:

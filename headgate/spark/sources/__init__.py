@@ -1,8 +1,10 @@
-"""Where rows come from: a load generator, Redis Streams, files, Kafka. Any function that returns a streaming DataFrame does too."""
+"""Where rows come from: a load generator, Redis, files, Kafka, Delta tables. A function that returns a streaming DataFrame does too."""
 
 from headgate.loads import Diurnal, Load, Ramp, Sine, Spike, Steady, Steps, Trace
+from headgate.spark.sources.delta import delta
+from headgate.spark.sources.kafka import kafka
 from headgate.spark.sources.load import load
-from headgate.spark.sources.pass_through import files, kafka
+from headgate.spark.sources.pass_through import files, spark_kafka
 from headgate.spark.sources.redis import redis
 
 __all__ = [
@@ -14,8 +16,10 @@ __all__ = [
     "Steady",
     "Steps",
     "Trace",
+    "delta",
     "files",
     "kafka",
     "load",
     "redis",
+    "spark_kafka",
 ]

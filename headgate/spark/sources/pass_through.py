@@ -1,4 +1,4 @@
-"""Sources that are Spark's own: files in a directory, and Kafka. Options go through as they are."""
+"""Sources that are Spark's own: files in a directory, and Spark's own Kafka connector. Options go through as they are."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def files(path: str | Path, *, schema: str, format: str = "json", **options: Any
     return PassThrough(format, given, schema, "arrived", "_metadata.file_modification_time")
 
 
-def kafka(**options: Any) -> PassThrough:
-    """Kafka, with Spark's own options (`spark.jars.packages` must name spark-sql-kafka); a row arrived at its timestamp.
+def spark_kafka(**options: Any) -> PassThrough:
+    """Kafka through Spark's own connector (`spark.jars.packages` must name spark-sql-kafka); a row arrived at its timestamp.
 
-    Options have dots in their names: `sources.kafka(**{"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"})`
+    Options have dots in their names: `sources.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"})`
     """
     return PassThrough("kafka", options, None, "timestamp")

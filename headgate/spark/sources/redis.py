@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -26,9 +25,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from headgate import files
 from headgate.core.quantities import choice
-from headgate.errors import EngineError, GraphError
+from headgate.errors import GraphError
 from headgate.spark import levers
 from headgate.spark.connections import URL, Patience, asking, check_url, connect, failure, shown
+from headgate.spark.sources.declared import declared_columns, remembered
 from headgate.spark.sources.redis_entries import (
     Entries,
     Mark,
@@ -143,22 +143,14 @@ def redis(*streams: str, schema: str, url: str = URL, on_loss: str = FAIL) -> Re
 
 def columns_of(schema: str) -> T.StructType:
     """The columns of a source with this schema; needs a running Spark."""
-    try:
-        parsed = T.StructType.fromDDL(schema)
-    except PySparkException as error:
-        raise GraphError(f'the schema {schema!r} cannot be read; write it like "id long, user string"') from error
-    fields = parsed.fields if isinstance(parsed, T.StructType) else []
-    if not fields:
-        raise GraphError(f'the schema {schema!r} names no columns; write it like "id long, user string"')
+    fields = declared_columns(schema, OWN, "Redis")
     for column in fields:
         _check_column(column)
-    columns = T.StructType([T.StructField(column.name, column.dataType) for column in fields])
+    columns = T.StructType(fields)
     return columns.add(ARRIVED, T.TimestampType()).add(ENTRY, T.StringType()).add(STREAM, T.StringType())
 
 
 def _check_column(column: T.StructField) -> None:
-    if column.name.lower() in OWN:
-        raise GraphError(f'the schema has a column "{column.name}", which a Redis source adds itself; rename the field')
     if not isinstance(column.dataType, TYPES):
         kind = column.dataType.simpleString()
         raise GraphError(f'column "{column.name}" is {kind}; read it as a string, and take it apart in a transform')
@@ -169,17 +161,8 @@ def _check_column(column: T.StructField) -> None:
 
 def marks_in(place: Path, file: str = PLANNED) -> dict[str, Mark]:
     """Marks by stream; none if there is no such file yet."""
-    try:
-        return msgspec.json.decode((place / file).read_bytes(), type=dict[str, Mark])
-    except FileNotFoundError:
-        return {}
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        if file == PLANNED:  # the next plan writes it again
-            return {}
-        raise EngineError(
-            f'"{place / file}" is damaged ({error}), and it is not known where the job began to read;'
-            " remove the job and submit it again"
-        ) from None
+    found: dict[str, Mark] = remembered(place / file, Mark, file == PLANNED)
+    return found
 
 
 def remember(place: Path, marks: Mapping[str, Mark], file: str = PLANNED) -> None:

@@ -1,0 +1,21 @@
+"""Totals per customer: follows the table of `orders_to_delta.py`, counts in keyed state, and merges into another table.
+
+headgate run examples/delta_totals.py --param database=env:SHOP_DATABASE
+"""
+
+from __future__ import annotations
+
+from headgate import Intent, Topology, sinks, sources
+
+TOTALS = {"orders": "count", "spent": "sum(amount)", "arrived": "max(arrived)"}
+
+
+def topology(orders: str = "out/lake/orders", out: str = "out/lake/totals", database: str = "") -> Topology:
+    """`database` is an address of PostgreSQL, or says where it is kept; without one, the totals go to the table alone."""
+    job = Topology("delta-totals", Intent(latency="20s", worth=20))
+    read = job.source("orders", sources.delta(orders))
+    totals = job.keyed("totals", TOTALS, read, key="customer", lanes=2)
+    job.sink("table", sinks.delta(out, key="customer"), totals)
+    if database:
+        job.sink("database", sinks.postgres(database, "totals", key="customer"), totals)
+    return job

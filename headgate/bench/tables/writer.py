@@ -1,0 +1,147 @@
+"""A process that writes epochs to a table as a job does, and is killed at any point of it.
+
+It runs the code of the sinks, of their lanes and of their commit, without a JVM: Spark's part is a number in a file that says which
+epoch it has committed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from headgate import files
+from headgate.spark.delta import Place
+from headgate.spark.sinks import staged
+from headgate.spark.sinks.delta import Delta
+from headgate.spark.sinks.iceberg import Iceberg
+from headgate.spark.sinks.postgres import Postgres
+from headgate.spark.sinks.staged import Claim, Receipt, Stage, Table
+from headgate.spark.writing import Writing, begin_start
+from headgate.state import faults
+
+LANES, BATCHES, ROWS = 2, 2, 5
+KEYS = 13
+COLUMNS = pa.schema([("key", pa.int64()), ("row", pa.int64()), ("text", pa.string())])
+DONE = "committed"
+"""Stands for Spark's commit log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table under test."""
+
+    store: str
+    place: Path
+    """For the files of the job, and of a table on the local disk."""
+    key: tuple[str, ...] = ()
+    url: str = field(default="", repr=False)
+    storage: Mapping[str, str] = field(default_factory=dict)
+
+    def sink(self) -> Table:
+        """The sink that writes to it."""
+        if self.store == "postgres":
+            return Postgres(self.url, self._name, self.key)
+        if self.store == "iceberg":
+            return Iceberg("bench", "bench.rows", self._catalog())
+        return Delta(self._uri, self.key, storage=self.storage)
+
+    def rows(self) -> list[tuple[int, int]]:
+        """Key and number of every row that a reader sees."""
+        if self.store == "postgres":
+            import psycopg
+
+            with psycopg.connect(self.url) as connection:
+                found = connection.execute(f'SELECT key, "row" FROM {self._name}').fetchall()
+            return [(int(key), int(row)) for key, row in found]
+        table = self._iceberg() if self.store == "iceberg" else self._delta()
+        return list(zip(table["key"].to_pylist(), table["row"].to_pylist(), strict=True))
+
+    def _delta(self) -> pa.Table:
+        return Place.of(self._uri, self.storage).table().to_pyarrow_table()
+
+    def _iceberg(self) -> pa.Table:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("bench", **self._catalog()).load_table("bench.rows").scan().to_arrow()
+
+    @property
+    def _uri(self) -> str:
+        return self.url or str(self.place / "table")
+
+    @property
+    def _name(self) -> str:
+        return f"rows_{'_'.join(self.key) or 'all'}"
+
+    def _catalog(self) -> dict[str, str]:
+        return {"type": "sql", "uri": f"sqlite:///{self.place}/catalog.db", "warehouse": f"file://{self.place}"}
+
+
+def rows_of(epoch: int) -> list[list[pa.RecordBatch]]:
+    """The same ones each time: the rows of each lane, in batches. A key is in one lane only."""
+    numbers = range(epoch * LANES * BATCHES * ROWS, (epoch + 1) * LANES * BATCHES * ROWS)
+    lanes = [[number for number in numbers if number % KEYS % LANES == lane] for lane in range(LANES)]
+    return [[_batch(lane[:ROWS]), _batch(lane[ROWS:])] for lane in lanes]
+
+
+def _batch(numbers: list[int]) -> pa.RecordBatch:
+    columns = ([number % KEYS for number in numbers], numbers, [f'row "{number}"' for number in numbers])
+    return pa.RecordBatch.from_arrays([*map(pa.array, columns)], schema=COLUMNS)
+
+
+def expected(epochs: int, key: Sequence[str]) -> list[tuple[int, int]]:
+    """What the table must hold after so many epochs."""
+    rows = [(number % KEYS, number) for number in range(epochs * LANES * BATCHES * ROWS)]
+    return sorted(dict(rows).items()) if key else rows
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """How a table differs from what it must hold."""
+
+    lost: int
+    doubled: int
+
+
+def compared(target: Target) -> Wrong:
+    """What is missing, and what is there more than once or should not be."""
+    wanted, found = Counter(expected(committed(target), target.key)), Counter(target.rows())
+    return Wrong((wanted - found).total(), (found - wanted).total())
+
+
+def committed(target: Target) -> int:
+    """Epochs that Spark would know as committed."""
+    try:
+        return int((target.place / DONE).read_text())
+    except FileNotFoundError:
+        return 0
+
+
+# -- the process
+
+
+def write(target: Target, epochs: int, fatal: str | None = None) -> None:
+    """Writes the next epochs; the process kills itself when it passes this point of the last one."""
+    writing = Writing(begin_start(target.place / "job"), sink="out")
+    first = committed(target)
+    for epoch in range(first, first + epochs):
+        with faults.watched(partial(_kill_at, fatal if epoch == first + epochs - 1 else None)):
+            staged.write_epoch(target.sink(), Claim(writing, epoch), COLUMNS, partial(_put, epoch))
+        files.replace(target.place / DONE, str(epoch + 1).encode())
+
+
+def _put(epoch: int, stage: Stage | None) -> list[Receipt]:
+    if stage is None:
+        return []
+    return [receipt for lane in rows_of(epoch) for receipt in staged.put(stage, "out", lane)]
+
+
+def _kill_at(fatal: str | None, point: str) -> None:
+    if point == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)

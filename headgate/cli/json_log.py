@@ -1,0 +1,106 @@
+"""The log of `headgate run --log-format json`: each line is one JSON object with time, level and message, and job and epoch where known."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.alerts import ALERT
+from headgate.cli.live import ROUNDS_PER_LINE
+from headgate.clock import now_s
+from headgate.core.metrics import JobView, View
+from headgate.core.model import Action
+from headgate.ports import JobState
+
+INFO, WARNING = "info", "warning"
+
+
+def print_line(line: str) -> None:
+    """To standard output, at once: whoever collects logs reads lines."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class JsonLog:
+    """Watches a service: alerts, actions, changes of jobs, and a summary every few rounds. Lines of several threads never mix."""
+
+    def __init__(self, write: Callable[[str], None] = print_line) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._epochs: Mapping[str, int] = {}
+        """Epochs that each job had finished in the last round; replaced as a whole by the loop."""
+        self._rounds = 0
+
+    def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
+        """One turn of the loop is done."""
+        self._epochs = {name: epochs for name, job in view.jobs.items() if (epochs := _epochs(job)) is not None}
+        if action is not None:
+            self.line(view.at_s, INFO, action.sentence, action.job or "", action=action.kind.value)
+        if self._rounds % ROUNDS_PER_LINE == 0:
+            self.line(view.at_s, INFO, "round", **_figures(view, phase))
+        self._rounds += 1
+
+    def tell(self, at_s: float, job: str, text: str) -> None:
+        """Something happened to a job, or to the service if it is empty."""
+        self.line(at_s, WARNING if text.startswith(ALERT) else INFO, text.removeprefix(ALERT), job)
+
+    def complain(self, text: str) -> None:
+        """Something is wrong with the process itself; a log that cannot be written is no reason to end."""
+        with suppress(OSError):
+            self.line(now_s(), WARNING, text)
+
+    def line(self, at_s: float, level: str, message: str, job: str = "", **more: Any) -> None:
+        """Write one line; without a job, its field is left out."""
+        about = {"job": job, "epoch": self._epochs.get(job)} if job else {}
+        known = {name: value for name, value in {**about, **more}.items() if value is not None}
+        time = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+        text = json.dumps({"time": time, "level": level, "message": message, **known})  # in ASCII, whatever the locale
+        with self._lock:
+            self._write(text)
+
+    @contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """Python's own log and warnings go the same way while the block runs."""
+        root, handler = logging.getLogger(), _Handler(self)
+        before, root.handlers = root.handlers, [handler]
+        logging.captureWarnings(True)
+        try:
+            yield
+        finally:
+            logging.captureWarnings(False)
+            root.handlers = before
+
+
+class _Handler(logging.Handler):
+    """A record of Python's log as a line."""
+
+    def __init__(self, log: JsonLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """The thread that logs must not fail because the output is full."""
+        with suppress(OSError):
+            text = record.getMessage() if record.exc_info is None else self.format(record)
+            self._log.line(record.created, record.levelname.lower(), text, logger=record.name)
+
+
+def _epochs(job: JobView) -> int | None:
+    return job.span.last.reading.epochs if job.span is not None else None
+
+
+def _figures(view: View, phase: str) -> dict[str, Any]:
+    jobs = view.jobs.values()
+    return {
+        "phase": phase,
+        "jobs": len(view.jobs),
+        "met": sum(job.met is True for job in jobs),
+        "utility": sum(job.utility or 0.0 for job in jobs),
+        "worth": sum(job.worth for job in jobs),
+    }

@@ -1,0 +1,41 @@
+"""Which hosts left although no release was decided: they died, never came up, or lost their connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headgate.core.hosts import HostPhase
+from headgate.core.model import HostReading
+from headgate.server.status import LeasesStatus, LeaseStatus
+
+
+@dataclass(slots=True)
+class LostHosts:
+    """Compares the hosts of each round with those of the round before. Owner: the loop."""
+
+    _seen: frozenset[str] = frozenset()
+    _releasing: frozenset[str] = frozenset()
+    _told: frozenset[str] = frozenset()
+    """Hosts that were counted and whose leases are not over."""
+
+    def count(self, hosts: Iterable[HostReading], leases: LeasesStatus | None) -> int:
+        """Hosts that were lost since the last time. No host at all means that the hosts could not be read."""
+        seen = frozenset(host.name for host in hosts) or self._seen
+        leased = leases.hosts if leases is not None else ()
+        releasing, failed, held = (
+            _in(leased, HostPhase.RELEASING),
+            _in(leased, HostPhase.FAILED),
+            _in(leased, *HostPhase),
+        )
+        gone = self._seen - seen - self._releasing - releasing
+        lost = (gone | failed) - self._told
+        self._seen, self._releasing = seen, releasing
+        self._told = (self._told | lost) & (failed | (held - seen))
+        return len(lost)
+
+
+def _in(hosts: Iterable[LeaseStatus], *phases: HostPhase) -> frozenset[str]:
+    """Hosts of leases in these phases, by the names that readings have."""
+    values = {phase.value for phase in phases}
+    return frozenset(host.address or host.name for host in hosts if host.phase in values)

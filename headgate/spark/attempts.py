@@ -1,0 +1,44 @@
+"""The attempts of an epoch: one that is cancelled because a host fell silent is followed by another on the other hosts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Set
+
+from headgate.spark.plan import sink_tag
+
+
+class Attempts:
+    """Which attempt is in flight, and whether it was cancelled."""
+
+    def __init__(self, sinks: Collection[str], cancel: Callable[[str], object]) -> None:
+        self._sinks = sinks
+        self._cancel = cancel
+        """Cancels the Spark jobs with a tag."""
+        self._tag = ""
+        """Of the attempt in flight; only the thread of the job's query replaces it."""
+        self._cancelled = ""
+        """The tag of the last attempt that was cancelled; only the supervisor replaces it."""
+
+    def run(self, attempt: Callable[[int], None], may_go_on: Callable[[], bool]) -> None:
+        """Until an attempt ends that was not cancelled, or the job may not go on."""
+        for number in itertools.count():
+            try:
+                return attempt(number)
+            except Exception:
+                if self._cancelled != self._tag or not may_go_on():
+                    raise
+            finally:
+                self._tag = ""
+
+    def tagged(self, tag: str, number: int) -> str:
+        """The tag of this attempt, which is in flight from now on."""
+        self._tag = f"{tag}-{number}" if number else tag
+        return self._tag
+
+    def cancel(self, stuck: Set[str]) -> None:
+        """Cancel the attempt in flight if any of its Spark jobs is among the stuck ones."""
+        tag = self._tag
+        for one in stuck & {sink_tag(tag, sink) for sink in self._sinks} if tag else ():
+            self._cancelled = tag
+            self._cancel(one)

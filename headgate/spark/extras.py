@@ -1,0 +1,31 @@
+"""Packages that only some sources and sinks need: one sentence if a package is missing, and one for each error that it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from headgate.errors import GraphError
+from headgate.spark.connections import failure
+
+PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg", "kafka": "confluent_kafka", "postgres": "psycopg"}
+"""The module of each extra of `pyproject.toml`."""
+
+
+def require(extra: str, what: str) -> None:
+    """Refuses a source or sink whose package is not installed."""
+    if find_spec(PACKAGES[extra]) is None:
+        raise GraphError(
+            f'{what} needs the package {PACKAGES[extra]}, which is not installed; run: pip install "headgate[{extra}]"'
+        )
+
+
+@contextmanager
+def using(what: str, errors: tuple[type[Exception], ...], operator: str = "") -> Iterator[None]:
+    """Turns an error of a package into one sentence that names the table; with `operator`, the sentence begins with it."""
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise failure(f"{what} could not be used: {type(error).__name__}: {reason}", operator) from error

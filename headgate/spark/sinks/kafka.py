@@ -1,0 +1,389 @@
+"""Kafka as a sink: each row exactly once for readers of committed rows, or at least once.
+
+Exactly once: one lane writes all rows of an epoch in one transaction, together with a note that the epoch is written. The note is a record
+in the topic `headgate-epochs`, so that rows and note are there both or not at all. The first epoch of a start looks for the note before it
+writes: an epoch that Kafka has already, but Spark has not, is not written again. Kafka fences an older start by its transactional id, and
+the note names the newest start.
+
+Exactly once without transactions: a note with the ends of all partitions is written before the rows of an epoch, and one without them
+after. A start that finds the first note, but not the second, reads back what was written since, and writes the rest. The topic must have
+no other writer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from headgate.core.quantities import choice
+from headgate.errors import GraphError
+from headgate.spark.connections import KafkaPatience, failure
+from headgate.spark.extras import require
+from headgate.spark.kafka import (
+    TOPIC,
+    Options,
+    address,
+    admin,
+    asking_kafka,
+    checked_options,
+    consumer,
+    is_fenced,
+    kafka_failure,
+    producer,
+)
+from headgate.spark.sources.kafka_offsets import Partition, Range
+from headgate.spark.sources.kafka_reading import Reading, Topics, highest, lowest, partitions_of
+from headgate.spark.writing import Start, Writing, writing_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+    from pyspark.sql import DataFrame
+
+EPOCHS = "headgate-epochs"
+"""The topic with the last epoch of each sink; it has one partition and is compacted."""
+CREATE_S = 5.0
+"""How long Kafka may take to create that topic; where it may not be created so, the first record creates it."""
+FULL_S = 0.05
+"""How long a lane waits for room when librdkafka's queue is full."""
+LONGEST_TRANSACTION_S = 900.0
+"""Brokers refuse longer transactions, unless they are configured otherwise."""
+VALUE, KEY, HEADERS, TO = "value", "key", "headers", "topic"
+
+
+class Delivery(StrEnum):
+    """How often a row is in Kafka after a crash."""
+
+    EXACTLY_ONCE = "exactly-once"
+    READ_BACK = "read-back"
+    """Exactly once on brokers without transactions, if the topic has no other writer."""
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What Kafka knows of a sink: the newest start that wrote, and its last epoch."""
+
+    start: int = 0
+    epoch: int = -1
+    begun: dict[str, int] | None = None
+    """Where each partition ended before the rows of this epoch; None: they are all there."""
+
+
+_written: dict[str, tuple[Start, int]] = {}
+"""The last epoch that each writer of this process has written, and in which start. Owner: the thread of the job's query."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """Writes every row to a topic."""
+
+    topic: str
+    options: Options = field(repr=False)
+    key: str | None = None
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    name: str | None = None
+    reads_once: bool = field(default=True, init=False, repr=False)
+
+    def __call__(self, rows: DataFrame, epoch: int) -> None:
+        writing = writing_of(rows)
+        messages = self._messages(rows)
+        if self.delivery is Delivery.AT_LEAST_ONCE:
+            messages.mapInArrow(partial(send, self, writing), "rows long").collect()
+            return
+        writer = f"{writing.start.life}/{self.name or writing.sink}"
+        start, before = _written.pop(writer, (None, -1))  # an epoch that fails may be there all the same
+        turn = Turn(writer, writing, epoch, start == writing.start and before < epoch)
+        if not turn.is_new:
+            with asking_kafka(self.options):
+                create_notes(self.options, writing.patience.kafka)
+        lane = send_rest if self.delivery is Delivery.READ_BACK else send_once
+        messages.repartition(1).mapInArrow(partial(lane, self, turn), "rows long").collect()
+        _written[writer] = writing.start, epoch
+
+    def _messages(self, rows: DataFrame) -> DataFrame:
+        """Columns `topic`, `key`, `value` and `headers`. Rows without a column `value` become JSON."""
+        kinds = {column.name: column.dataType for column in rows.schema.fields}
+        key = self.key or (KEY if KEY in kinds else None)
+        if key is not None and key not in kinds:
+            raise GraphError(f'the key of the Kafka sink is "{key}", which is none of the columns: {", ".join(kinds)}')
+        is_written_out = VALUE in kinds
+        value = F.col(VALUE) if is_written_out else F.to_json(F.struct(*map(_column, rows.columns)))
+        headers = F.col(HEADERS) if is_written_out and HEADERS in kinds else F.lit(None)
+        named = F.lit(None) if key is None else _column(key)
+        if key is not None and not isinstance(kinds[key], T.BinaryType):
+            named = named.cast("string")
+        columns = {TO: F.lit(self.topic), KEY: named.cast("binary"), VALUE: value.cast("binary"), HEADERS: headers}
+        kept = {name: column.cast(HEADERS_TYPE) if name == HEADERS else column for name, column in columns.items()}
+        return rows.select(*(column.alias(name) for name, column in kept.items()))
+
+    def too_late(self, writing: Writing) -> str:
+        return writing.too_late(f'topic "{self.topic}" of Kafka at {address(self.options)}')
+
+
+HEADERS_TYPE = "array<struct<key: string, value: binary>>"
+
+
+def _column(name: str) -> Any:
+    return F.col("`{}`".format(name.replace("`", "``")))
+
+
+def kafka(
+    topic: str,
+    *,
+    servers: str,
+    key: str | None = None,
+    delivery: str = Delivery.EXACTLY_ONCE,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> KafkaTopic:
+    """Writes every row to a topic: its column `value`, or all of its columns as JSON.
+
+    `job.sink("alerts", sinks.kafka("alerts", servers="host:9092", key="user"), large)`
+
+    Readers with `isolation.level=read_committed` see each row exactly once. On brokers without transactions, `delivery="read-back"` does
+    so if the topic has no other writer. `delivery="at-least-once"` repeats rows after a crash. Kafka notes the epochs of each sink
+    operator by its name; with `name`, the operator can be renamed while its job goes on.
+    """
+    require("kafka", "a Kafka sink")
+    if not isinstance(topic, str) or TOPIC.fullmatch(topic) is None:
+        raise GraphError(f'a Kafka sink writes to {topic!r}; name a topic, such as kafka("alerts", ...)')
+    wanted = Delivery(choice(delivery, "delivery of a Kafka sink", tuple(Delivery), GraphError))
+    return KafkaTopic(topic, checked_options(servers, options), key, wanted, name)
+
+
+# -- in a lane
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One epoch of one writer."""
+
+    writer: str
+    writing: Writing
+    epoch: int
+    is_new: bool
+    """Whether this start wrote an earlier epoch and never tried this one, so that it cannot be there."""
+
+
+def send(sink: KafkaTopic, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes the rows of one lane; all of them are in Kafka when it ends."""
+    with asking_kafka(sink.options, writing.sink):
+        sender = Sender.of(sink, writing)
+        rows = sum(_produce(sender.client, batch, sender.note_error) for batch in batches)
+        sender.flush()
+    yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+@dataclass(slots=True)
+class Sender:
+    """A producer without transactions, whose errors are kept until it is flushed. Owner: the lane."""
+
+    sink: KafkaTopic
+    writing: Writing
+    client: Producer
+    errors: list[Any] = field(default_factory=list)
+
+    @staticmethod
+    def of(sink: KafkaTopic, writing: Writing, **more: str) -> Sender:
+        only_errors: dict[str, str | bool] = {"delivery.report.only.error": True}
+        return Sender(sink, writing, producer(sink.options, writing.patience.kafka, **only_errors, **more))
+
+    def note_error(self, error: Any, message: Any) -> None:
+        self.errors.append(error)
+
+    def flush(self) -> None:
+        """All rows are in Kafka, or it fails."""
+        options, operator = self.sink.options, self.writing.sink
+        left = self.client.flush(self.writing.patience.kafka.answer_s)
+        if self.errors:
+            raise kafka_failure(self.errors[0], options, operator)
+        if left:
+            raise failure(f"Kafka at {address(options)} did not take {left:,} rows: TimeoutError", operator)
+
+    def write_note(self, writer: str, note: Note) -> None:
+        """It is in Kafka before anything else is written."""
+        self.client.produce(
+            EPOCHS, msgspec.json.encode(note), writer.encode(), partition=0, on_delivery=self.note_error
+        )
+        self.flush()
+
+
+def send_once(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes all rows of an epoch in one transaction, unless they are there."""
+    patience, operator = turn.writing.patience.kafka, turn.writing.sink
+    with asking_kafka(sink.options, operator):
+        client = producer(sink.options, patience, **_transactional(turn.writer, patience))
+        try:
+            client.init_transactions(patience.answer_s)
+            rows = 0 if _is_written(sink, turn) else _transact(client, sink, turn, batches)
+        except _kafka_exception() as error:
+            if is_fenced(error.args[0]):
+                raise failure(sink.too_late(turn.writing), operator) from error
+            raise
+    for _ in batches:  # of an epoch that is there: its rows are counted on their way
+        pass
+    yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def _is_written(sink: KafkaTopic, turn: Turn) -> bool:
+    """Looked up after the transactional id was taken over: what an earlier producer began is committed or aborted by then."""
+    return _must_look(turn) and _note(sink, turn).epoch >= turn.epoch
+
+
+def _must_look(turn: Turn) -> bool:
+    """Whether the epoch may be there: it is the first of this start, or it is tried again."""
+    context = TaskContext.get()
+    return not turn.is_new or (context is not None and context.attemptNumber() > 0)
+
+
+def _note(sink: KafkaTopic, turn: Turn) -> Note:
+    """What Kafka knows of this writer, unless a newer start has written."""
+    note = note_of(sink.options, turn.writing.patience.kafka, turn.writer)
+    if note.start > turn.writing.start.number:
+        raise failure(sink.too_late(turn.writing), turn.writing.sink)
+    return note
+
+
+def _transact(client: Producer, sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> int:
+    note = Note(turn.writing.start.number, turn.epoch)
+    client.begin_transaction()
+    try:
+        rows = sum(_produce(client, batch) for batch in batches)
+        client.produce(EPOCHS, msgspec.json.encode(note), turn.writer.encode(), partition=0)
+        client.commit_transaction(turn.writing.patience.kafka.answer_s)
+    except BaseException:
+        with suppress(Exception):  # Kafka aborts it by itself after a while, or when the writer comes back
+            client.abort_transaction(turn.writing.patience.kafka.answer_s)
+        raise
+    return rows
+
+
+def _produce(client: Producer, batch: pa.RecordBatch, on_error: Any = None) -> int:
+    columns = (batch.column(name).to_pylist() for name in (TO, KEY, VALUE, HEADERS))
+    for topic, key, value, headers in zip(*columns, strict=True):
+        named = None if headers is None else [(one["key"], one["value"]) for one in headers]
+        while True:
+            try:
+                client.produce(topic, value, key, on_delivery=on_error, headers=named)
+                break
+            except BufferError:
+                client.poll(FULL_S)
+    client.poll(0)
+    return int(batch.num_rows)
+
+
+def _transactional(writer: str, patience: KafkaPatience) -> dict[str, str]:
+    timeout_s = min(LONGEST_TRANSACTION_S, max(60.0, patience.answer_s))
+    delivery_s = min(timeout_s, patience.answer_s)
+    return {
+        "transactional.id": f"headgate/{writer}",
+        "transaction.timeout.ms": str(round(timeout_s * 1000)),
+        "delivery.timeout.ms": str(round(delivery_s * 1000)),
+    }
+
+
+def _kafka_exception() -> Any:
+    from confluent_kafka import KafkaException
+
+    return KafkaException
+
+
+# -- without transactions
+
+ONE_ATTEMPT = {"enable.idempotence": "false", "acks": "all", "message.send.max.retries": "0"}
+"""A broker without transactions may take a row twice that is sent twice: what fails is read back instead."""
+
+
+def send_rest(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Writes those rows of an epoch that are not there."""
+    rows = 0
+    with asking_kafka(sink.options, turn.writing.sink):
+        note = _note(sink, turn) if _must_look(turn) else Note()
+        if note.epoch < turn.epoch or (note.epoch == turn.epoch and note.begun is not None):
+            rows = _send_rest(sink, turn, note, batches)
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+
+def _send_rest(sink: KafkaTopic, turn: Turn, note: Note, batches: Iterator[pa.RecordBatch]) -> int:
+    start, patience = turn.writing.start.number, turn.writing.patience.kafka
+    sender = Sender.of(sink, turn.writing, **ONE_ATTEMPT)
+    begun = note.begun if note.epoch == turn.epoch else None
+    there = Counter[tuple[bytes | None, bytes | None]]()
+    if begun is None:
+        ends = highest(sink.options, patience, partitions_of(sink.options, patience, Topics((sink.topic,))))
+        begun = {str(one): high for one, high in ends.items()}
+    else:
+        there = _written_since(sink, patience, begun)
+    sender.write_note(turn.writer, Note(start, turn.epoch, begun))
+    rows = sum(_produce(sender.client, _rest(batch, there), sender.note_error) for batch in batches)
+    sender.flush()
+    sender.write_note(turn.writer, Note(start, turn.epoch))
+    return rows
+
+
+def _written_since(
+    sink: KafkaTopic, patience: KafkaPatience, begun: Mapping[str, int]
+) -> Counter[tuple[bytes | None, bytes | None]]:
+    """Keys and values after these offsets; a partition that is not among them is new."""
+    ends = highest(sink.options, patience, partitions_of(sink.options, patience, Topics((sink.topic,))))
+    ranges = [Range(one, begun.get(str(one), 0), high) for one, high in ends.items()]
+    client = consumer(sink.options, patience, EPOCHS, os.getpid())
+    reading = Reading(client, sink.options, patience, "", lambda *_: None)
+    pages = reading.pages([one for one in ranges if one.rows > 0])
+    return Counter((message.key(), message.value()) for page in pages for message in page)
+
+
+def _rest(batch: pa.RecordBatch, there: Counter[tuple[bytes | None, bytes | None]]) -> pa.RecordBatch:
+    """The rows that are not there; each that is there stands for one of its kind."""
+    if not there:
+        return batch
+    missing = []
+    for row in zip(batch.column(KEY).to_pylist(), batch.column(VALUE).to_pylist(), strict=True):
+        found = there[row] > 0
+        there[row] -= found
+        missing.append(not found)
+    return batch.filter(pa.array(missing))
+
+
+# -- notes
+
+
+def create_notes(options: Options, patience: KafkaPatience) -> None:
+    """Make the topic of notes, if there is none: compacted, so that the last note of each writer stays."""
+    from confluent_kafka.cimpl import NewTopic
+
+    client = admin(options, patience, os.getpid())
+    if EPOCHS in client.list_topics(timeout=patience.answer_s).topics:
+        return
+    new = NewTopic(EPOCHS, 1, config={"cleanup.policy": "compact"})
+    for future in client.create_topics([new], request_timeout=CREATE_S).values():
+        with suppress(Exception):  # another sink was faster, or the broker creates topics by itself
+            future.result(CREATE_S)
+
+
+def note_of(options: Options, patience: KafkaPatience, writer: str) -> Note:
+    """The last committed note of a writer."""
+    notes = Partition(EPOCHS, 0)
+    low, high = (ask(options, patience, [notes])[notes] for ask in (lowest, highest))
+    if low >= high:
+        return Note()
+    client = consumer(options, patience, "headgate-epochs", os.getpid())
+    reading = Reading(client, options, patience, "", lambda *_: None)
+    wanted, last = writer.encode(), None
+    for page in reading.pages([Range(notes, low, high)]):
+        last = next((message.value() for message in reversed(page) if message.key() == wanted), last)
+    return Note() if last is None else msgspec.json.decode(last, type=Note)

@@ -1,0 +1,370 @@
+"""Delta tables as a source: rows of the table at the first start, then those that each version adds, in the order of versions.
+
+An offset is a version, a file of it and a row of the file, so that an epoch can end anywhere and be read again exactly. The log says
+how many rows a version added: the backlog is known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from headgate import files
+from headgate.core.quantities import choice
+from headgate.errors import EngineError, GraphError
+from headgate.spark import delta as tables
+from headgate.spark import levers
+from headgate.spark.connections import failure
+from headgate.spark.delta import Place
+from headgate.spark.sources.delta_log import Added, Version, batches_of, snapshot_at, version_at
+
+BEGUN = "delta-begun.json"
+"""Where the job began to read."""
+PLANNED = "delta.json"
+"""How far it was planned."""
+ARRIVED = "arrived"
+EARLIEST, LATEST = STARTS = ("earliest", "latest")
+FAIL, SKIP = ON_CHANGE = ("fail", "skip")
+BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Everything before this row was read."""
+
+    version: int
+    file: int = 0
+    row: int = 0
+    rows: int = 0
+    """How many rows that was since the job began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The version that the table had when the job began, and whether its rows are read."""
+
+    table: str
+    """The id of the table: another one at the same place has another id."""
+    version: int
+    whole: bool
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.version if self.whole else self.version + 1)
+
+
+# -- what its users see
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaVersions:
+    """The rows of a Delta table, and those that are appended to it."""
+
+    uri: str
+    start: str = EARLIEST
+    on_change: str = FAIL
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    arrival: str | None = field(default=ARRIVED, init=False)
+    elastic: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        choice(self.start, "start of a Delta source", STARTS, GraphError)
+        choice(self.on_change, "on_change of a Delta source", ON_CHANGE, GraphError)
+        tables.check(self.uri, self.storage)
+
+    def stream(self, spark: SparkSession, place: Path) -> DataFrame:
+        spark.dataSource.register(DeltaDataSource)
+        reader = spark.readStream.format(DeltaDataSource.name()).schema(self.begin(place))
+        return reader.options(**self.options(place)).load()
+
+    def begin(self, place: Path) -> T.StructType:
+        """Remembers where the job begins to read, if this is its first start; the columns of the table."""
+        where = Place.of(self.uri, self.storage)
+        with where.using():
+            table = where.table()
+            _check_readable(table, where)
+            if begun_in(place) is None:
+                begun = Begun(str(table.metadata().id), table.version(), self.start == EARLIEST)
+                files.replace(place / BEGUN, msgspec.json.encode(begun))
+            return columns_of(table)
+
+    def options(self, place: Path) -> dict[str, str]:
+        """What the reader needs, with secrets as the job file names them: Spark shows options."""
+        place = place.absolute()
+        storage = json.dumps(dict(self.storage))
+        where = {"uri": Place.of(self.uri, {}).uri, "storage": storage}
+        return {**where, "on_change": self.on_change, "place": str(place), "operator": place.name}
+
+    def arrived(self, place: Path) -> float | None:
+        begun = begun_in(place)
+        if begun is None:
+            return None
+        where = Place.of(self.uri, self.storage)
+        mark = planned_in(place) or begun.mark
+        with where.using():
+            return float(mark.rows + sum(added.rows for _, added in ahead(where, begun, mark)))
+
+
+def delta(
+    uri: str | os.PathLike[str],
+    *,
+    start: str = EARLIEST,
+    on_change: str = FAIL,
+    storage: Mapping[str, str] | None = None,
+) -> DeltaVersions:
+    """Reads the rows of a Delta table, and then those that are appended to it; `start="latest"` leaves out what is there.
+
+    The column `arrived` is added, if the table has none of that name: the time at which the file of a row was written. A version that
+    removes or changes rows fails the job; with `on_change="skip"` the job leaves out such versions as a whole.
+
+    >>> delta("s3://lake/orders", storage={"AWS_SECRET_ACCESS_KEY": "env:LAKE_SECRET"})
+    DeltaVersions(uri='s3://lake/orders', start='earliest', on_change='fail', arrival='arrived', elastic=True)
+    """
+    return DeltaVersions(os.fspath(uri), start, on_change, dict(storage or {}))
+
+
+def columns_of(table: Any) -> T.StructType:
+    """The columns of a table, and when a row arrived."""
+    columns = T.StructType.fromJson(json.loads(table.schema().to_json()))
+    return columns if ARRIVED in columns.names else columns.add(ARRIVED, T.TimestampType())
+
+
+def _check_readable(table: Any, where: Place) -> None:
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise GraphError(f"{where.name} maps its columns by {mode}, which the source does not read; copy it to another")
+
+
+# -- what is remembered
+
+
+def begun_in(place: Path) -> Begun | None:
+    """None before the first start."""
+    try:
+        return msgspec.json.decode((place / BEGUN).read_bytes(), type=Begun)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise EngineError(
+            f'"{place / BEGUN}" is damaged ({error}), and it is not known where the job began to read;'
+            " remove the job and submit it again"
+        ) from None
+
+
+def planned_in(place: Path) -> Mark | None:
+    """None before the first epoch, or if the file is damaged: the next plan writes it again."""
+    try:
+        return msgspec.json.decode((place / PLANNED).read_bytes(), type=Mark)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+# -- versions
+
+
+def ahead(where: Place, begun: Begun, mark: Mark, skips: bool = True) -> Iterator[tuple[Mark, Added]]:
+    """The rows after a mark, file by file, each with the mark before it."""
+    while (version := _version(where, begun, mark.version)) is not None:
+        parts = () if _is_skipped(where, version, mark.version, skips) else version.files
+        for number in range(mark.file, len(parts)):
+            mark = replace(mark, file=number)
+            rest = parts[number].cut(mark.row, parts[number].rows)
+            yield mark, rest
+            mark = Mark(mark.version, number + 1, 0, mark.rows + rest.rows)
+        mark = Mark(mark.version + 1, 0, 0, mark.rows)
+
+
+def _version(where: Place, begun: Begun, number: int) -> Version | None:
+    look = snapshot_at if number == begun.version and begun.whole else version_at
+    return look(where, begun.table, number)
+
+
+def _is_skipped(where: Place, version: Version, number: int, skips: bool) -> bool:
+    if version.deletes:
+        raise EngineError(f"version {number} of {where.name} has deletion vectors, which the source does not read")
+    if version.changes and not skips:
+        raise EngineError(
+            f"version {number} of {where.name} removes or changes rows, and the source reads added rows only;"
+            ' set on_change="skip" to leave out such versions'
+        )
+    return version.changes
+
+
+# -- what Spark sees
+
+
+class DeltaDataSource(DataSource):
+    """What Spark makes its readers from."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headgate-delta"
+
+    def streamReader(self, schema: T.StructType) -> DeltaReader:
+        return DeltaReader(self.options, schema)
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one lane reads."""
+
+    parts: tuple[Added, ...]
+
+
+Offset = dict[str, Any]
+
+
+class DeltaReader(DataSourceStreamReader):
+    """Plans epochs in the driver, and reads parts of files in the lanes."""
+
+    def __init__(self, options: Mapping[str, str], schema: T.StructType) -> None:
+        self.where = Place.of(options["uri"], json.loads(options["storage"]))
+        self.place = Path(options["place"])
+        self.operator = options["operator"]
+        self.skips = options["on_change"] == SKIP
+        self.schema = schema
+        self.checked = False
+        """Whether the log was found to go on where the job has to."""
+
+    # -- in the driver
+
+    def initialOffset(self) -> Offset:
+        return _offset(self._begun().mark)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """As far as the levers allow; they and not `limit` say how much an epoch reads."""
+        begin = _mark(start)
+        with self._telling():
+            self._check_log(begin)
+            end = self._end(begin)
+        files.replace(self.place / PLANNED, msgspec.json.encode(end), durable=False)
+        return start if end.rows == begin.rows else _offset(end)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Equal shares of the rows."""
+        rows = _mark(end).rows - _mark(start).rows
+        if not rows:
+            return []
+        with self._telling():
+            size = math.ceil(rows / levers.read(self.place).lanes)
+            return [Share(tuple(parts)) for parts in shares(self._between(_mark(start), rows), size)]
+
+    def _begun(self) -> Begun:
+        begun = begun_in(self.place)
+        assert begun is not None
+        return begun
+
+    def _end(self, begin: Mark) -> Mark:
+        """The mark after the last row that there is room for."""
+        room, rows, begun = levers.read(self.place).read_limit, 0, self._begun()
+        for mark, added in ahead(self.where, begun, begin, self.skips):
+            if room is not None and rows + added.rows > room:
+                return replace(mark, row=mark.row + room - rows, rows=begin.rows + room)
+            rows += added.rows
+        following = (number for number in count(begin.version) if _version(self.where, begun, number) is None)
+        return Mark(next(following), 0, 0, begin.rows + rows)
+
+    def _between(self, begin: Mark, rows: int) -> Iterator[Added]:
+        for _, added in ahead(self.where, self._begun(), begin, self.skips):
+            yield added.cut(0, rows)
+            rows -= added.rows
+            if rows <= 0:
+                return
+
+    def _check_log(self, begin: Mark) -> None:
+        """Once for each start: a table can be replaced, and entries of its log removed, while the job does not read."""
+        if self.checked:
+            return
+        begun, table = self._begun(), self.where.table()
+        if str(table.metadata().id) != begun.table:
+            raise EngineError(f"{self.where.name} was replaced by another one; remove the job and submit it again")
+        for number in range(begin.version, table.version() + 1):
+            if _version(self.where, begun, number) is None:
+                raise EngineError(
+                    f"the entry of version {number} is gone from the log of {self.where.name}, and rows of it were not read;"
+                    " remove the job and submit it again"
+                )
+        self.checked = True
+
+    def _telling(self) -> Any:
+        return _named(self.where, self.operator)
+
+    # -- in a lane
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        with self._telling():
+            for part in partition.parts:
+                for batch in batches_of(self.where, part, BATCH_ROWS):
+                    yield as_declared(batch, part, schema)
+
+
+@contextmanager
+def _named(where: Place, operator: str) -> Iterator[None]:
+    """Whatever goes wrong is told in a sentence that begins with the operator."""
+    try:
+        with where.using(operator):
+            yield
+    except EngineError as error:
+        raise failure(str(error), operator) from error
+
+
+def shares(parts: Iterator[Added], rows: int) -> Iterator[list[Added]]:
+    """Parts of files in groups of so many rows, in their order.
+
+    >>> parts = [Added("a", 0, 5, 0), Added("b", 0, 2, 0)]
+    >>> [[(part.path, part.first, part.last) for part in share] for share in shares(iter(parts), 3)]
+    [[('a', 0, 3)], [('a', 3, 5), ('b', 0, 1)], [('b', 1, 2)]]
+    """
+    share: list[Added] = []
+    room = rows
+    for part in parts:
+        at = 0
+        while at < part.rows:
+            share.append(part.cut(at, room))
+            at += share[-1].rows
+            room -= share[-1].rows
+            if room == 0:
+                yield share
+                share, room = [], rows
+    if share:
+        yield share
+
+
+def as_declared(batch: pa.RecordBatch, part: Added, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a file with all columns of the table: a file has neither those of its partition nor those added later."""
+    arrived = pa.scalar(part.at_ms, pa.timestamp("ms", "UTC"))
+    own = {ARRIVED: arrived, **dict(part.partition), **{name: batch.column(name) for name in batch.schema.names}}
+    arrays = [_column(own.get(column.name), column.type, batch.num_rows) for column in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
+    if isinstance(value, pa.Array):
+        return value.cast(kind)
+    return pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value), rows).cast(kind)
+
+
+def _mark(offset: Offset) -> Mark:
+    return msgspec.convert(offset, Mark)
+
+
+def _offset(mark: Mark) -> Offset:
+    found: Offset = msgspec.to_builtins(mark)
+    return found

@@ -1,0 +1,123 @@
+"""What each version of a Delta table added: its log entries, read as the Delta protocol defines them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.spark.delta import Place
+
+ENTRIES = 10_000
+"""Versions that a process remembers; they never change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Rows of a file that a version added."""
+
+    path: str
+    first: int
+    last: int
+    """Exclusive."""
+    at_ms: int
+    """When the file was written."""
+    partition: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+    def cut(self, first: int, rows: int) -> Added:
+        """So many of its rows from this one on."""
+        return replace(self, first=self.first + first, last=min(self.last, self.first + first + rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one commit did."""
+
+    files: tuple[Added, ...]
+    changes: bool = False
+    """Whether it removed or changed rows that were there."""
+    deletes: bool = False
+    """Whether it marks rows of its files as deleted, which readers of plain files do not see."""
+
+
+def version_at(place: Place, table: str, number: int) -> Version | None:
+    """None if there is no such version, or its entry is gone from the log; `table` is the id of the table at this place."""
+    try:
+        return _entry(place, table, number)
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(ENTRIES)
+def _entry(place: Place, table: str, number: int) -> Version:
+    with place.files().open_input_stream(f"_delta_log/{number:020d}.json") as stream:
+        actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+    added = [action["add"] for action in actions if "add" in action and action["add"]["dataChange"]]
+    changes = any(action["remove"].get("dataChange", True) for action in actions if "remove" in action)
+    deletes = any(one.get("deletionVector") for one in added)
+    return Version(tuple(_added(place, one) for one in added), changes, deletes)
+
+
+def _added(place: Place, action: dict[str, Any]) -> Added:
+    path = unquote(action["path"])
+    rows = json.loads(action.get("stats") or "{}").get("numRecords")
+    partition = tuple((action.get("partitionValues") or {}).items())
+    return Added(path, 0, _counted(place, path) if rows is None else int(rows), action["modificationTime"], partition)
+
+
+def _counted(place: Place, path: str) -> int:
+    with place.files().open_input_file(path) as file:
+        return int(pq.read_metadata(file).num_rows)
+
+
+@lru_cache(16)
+def snapshot_at(place: Place, table: str, number: int) -> Version:
+    """All rows that the table had at a version."""
+    actions = pa.table(place.table(number).get_add_actions(flatten=False)).to_pylist()
+    return Version(tuple(sorted((_active(place, one) for one in actions), key=lambda added: added.path)))
+
+
+def _active(place: Place, action: dict[str, Any]) -> Added:
+    path, rows = unquote(action["path"]), action.get("num_records")
+    partition = tuple((name, _text(value)) for name, value in (action.get("partition") or {}).items())
+    return Added(path, 0, _counted(place, path) if rows is None else int(rows), action["modification_time"], partition)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+# -- reading
+
+
+def batches_of(place: Place, added: Added, size: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of a file, in the columns that the file has; row groups outside of it are not read."""
+    with place.files().open_input_file(added.path) as file:
+        parquet = pq.ParquetFile(file)
+        at = 0
+        for number in range(parquet.metadata.num_row_groups):
+            rows = parquet.metadata.row_group(number).num_rows
+            first, last = max(added.first - at, 0), min(added.last - at, rows)
+            at += rows
+            if first < last:
+                yield from _within(parquet.iter_batches(size, [number]), first, last)
+
+
+def _within(batches: Iterator[pa.RecordBatch], first: int, last: int) -> Iterator[pa.RecordBatch]:
+    at = 0
+    for batch in batches:
+        cut = batch.slice(max(first - at, 0), max(min(last - at, batch.num_rows) - max(first - at, 0), 0))
+        at += batch.num_rows
+        if cut.num_rows:
+            yield cut

@@ -1,0 +1,233 @@
+"""Asks Kafka what there is, and reads ranges of offsets."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from headgate.spark.connections import KafkaPatience, failure
+from headgate.spark.kafka import Options, address, admin, asking_kafka, is_passing, kafka_failure
+from headgate.spark.sources.kafka_offsets import Bounds, Partition, Range
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+PAGE_ROWS = 8192
+"""Messages that a lane puts into one Arrow batch."""
+PAGE_BYTES = 16_000_000
+"""Bytes of values at which a batch is put out before it has so many."""
+WAIT_S = 0.1
+"""How long a lane waits for messages before it looks at its time-out."""
+PARTITION_EOF, GONE = -191, (-140, 1)
+"""Codes of librdkafka: the end of a partition; an offset that is no longer there. The library is imported only where it is used."""
+EARLIEST, LATEST = "earliest", "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which topics are read: by their names, or all whose whole name matches a pattern."""
+
+    names: tuple[str, ...]
+    pattern: str = ""
+
+    def partitions(self, found: Mapping[str, Any]) -> list[Partition]:
+        """Partitions of those topics that exist."""
+        chosen = [topic for name, topic in sorted(found.items()) if self._has(name)]
+        return [Partition(topic.topic, number) for topic in chosen for number in sorted(topic.partitions)]
+
+    def _has(self, name: str) -> bool:
+        return re.fullmatch(self.pattern, name) is not None if self.pattern else name in self.names
+
+
+# -- questions
+
+
+def partitions_of(options: Options, patience: KafkaPatience, topics: Topics) -> list[Partition]:
+    """Partitions that there are now."""
+    return topics.partitions(_client(options, patience).list_topics(timeout=patience.answer_s).topics)
+
+
+def lowest(options: Options, patience: KafkaPatience, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The first offset that is still there."""
+    return _listed(options, patience, dict.fromkeys(partitions, EARLIEST))
+
+
+def highest(options: Options, patience: KafkaPatience, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The offset after the last row that can be read: rows of open transactions cannot."""
+    return _listed(options, patience, dict.fromkeys(partitions, LATEST))
+
+
+def since(
+    options: Options, patience: KafkaPatience, partitions: Sequence[Partition], at: datetime
+) -> dict[Partition, int]:
+    """The first row of each partition at this time or later; its end, if there is none."""
+    found = _listed(options, patience, {partition: round(at.timestamp() * 1000) for partition in partitions})
+    ends = highest(options, patience, [partition for partition, offset in found.items() if offset < 0])
+    return found | ends
+
+
+def _listed(options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int]) -> dict[Partition, int]:
+    """One request to each broker, for all of its partitions."""
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin._listoffsets import OffsetSpec
+
+    if not wanted:
+        return {}
+    spec: Any = OffsetSpec
+    specs = {EARLIEST: spec.earliest, LATEST: spec.latest}
+    asked = {
+        TopicPartition(one.topic, one.number): spec.for_timestamp(what) if isinstance(what, int) else specs[what]()
+        for one, what in wanted.items()
+    }
+    committed, answer_s = IsolationLevel.READ_COMMITTED, patience.answer_s
+    futures = _client(options, patience).list_offsets(asked, isolation_level=committed, request_timeout=answer_s)
+    return {Partition(one.topic, one.partition): int(future.result().offset) for one, future in futures.items()}
+
+
+def _client(options: Options, patience: KafkaPatience) -> Any:
+    return admin(options, patience, os.getpid())
+
+
+# -- reading
+
+
+@dataclass(slots=True)
+class Reading:
+    """Reads the ranges of one lane, page by page, and counts what was there. Owner: the lane."""
+
+    consumer: Consumer
+    options: Options
+    patience: KafkaPatience
+    operator: str
+    on_lost: Callable[[Partition, str], None]
+    """Told when offsets are gone; raises, unless they are to be left out."""
+    rows: dict[Partition, int] = field(default_factory=dict)
+    """Rows that were read."""
+    lost: dict[Partition, int] = field(default_factory=dict)
+    """Offsets that were gone."""
+    _open: dict[tuple[str, int], Range] = field(default_factory=dict)
+    _next: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def pages(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
+        """All rows of these ranges; those of a partition in their order."""
+        self._open = {(one.partition.topic, one.partition.number): one for one in ranges}
+        self._next = {key: one.first for key, one in self._open.items()}
+        page, size = list[Any](), 0
+        try:
+            self._assign()
+            for messages in self._arriving():
+                page += messages
+                size += sum(map(len, messages))
+                if len(page) >= PAGE_ROWS or size >= PAGE_BYTES:
+                    yield page
+                    page, size = [], 0
+            if page:
+                yield page
+        finally:
+            self.consumer.unassign()
+
+    def _assign(self) -> None:
+        from confluent_kafka import TopicPartition
+
+        for topic in {topic for topic, _ in self._open}:
+            _introduce(self.consumer, topic, self.patience.answer_s)
+        self.consumer.assign([TopicPartition(*key, self._next[key]) for key in self._open])
+
+    def _arriving(self) -> Iterator[list[Message]]:
+        until_s = time.monotonic() + self.patience.answer_s
+        while self._open:
+            messages = self.consumer.consume(PAGE_ROWS, 0) or self.consumer.consume(1, WAIT_S)
+            kept = [message for message in messages if self._is_wanted(message)]
+            if messages:
+                until_s = time.monotonic() + self.patience.answer_s
+                self._close_finished()
+            if kept:
+                yield kept
+            elif time.monotonic() > until_s:
+                raise failure(f"Kafka at {address(self.options)} sent no rows: TimeoutError", self.operator)
+
+    def _is_wanted(self, message: Any) -> bool:
+        key = (message.topic(), message.partition())
+        one = self._open.get(key)
+        if one is None:
+            self._refuse(message.error())
+            return False
+        if message.error() is not None:
+            self._note(key, message)
+            return False
+        offset = message.offset()
+        self._next[key] = offset + 1
+        if offset >= one.last:
+            return False
+        self.rows[one.partition] = self.rows.get(one.partition, 0) + 1
+        return True
+
+    def _refuse(self, error: Any) -> None:
+        """An error of the client as a whole; one that can pass ends in the time-out."""
+        if error is not None and error.code() != PARTITION_EOF and not is_passing(error):
+            raise kafka_failure(error, self.options, self.operator)
+
+    def _close_finished(self) -> None:
+        from confluent_kafka import TopicPartition
+
+        done = [key for key, one in self._open.items() if self._next[key] >= one.last]
+        for key in done:
+            del self._open[key]
+        if done and self._open:
+            self.consumer.incremental_unassign([TopicPartition(*key) for key in done])
+
+    def _note(self, key: tuple[str, int], message: Any) -> None:
+        """The end of a partition, or that the next offset of it is gone."""
+        error = message.error()
+        if error.code() == PARTITION_EOF:
+            self._next[key] = max(self._next[key], message.offset())
+        elif error.code() in GONE:
+            self._skip_lost(key)
+        else:
+            self._refuse(error)
+
+    def _skip_lost(self, key: tuple[str, int]) -> None:
+        one, at = self._open[key], self._next[key]
+        with asking_kafka(self.options, self.operator):
+            low = lowest(self.options, self.patience, [one.partition])[one.partition]
+            high = highest(self.options, self.patience, [one.partition])[one.partition]
+        if low <= at <= high:
+            told = f"Kafka at {address(self.options)} did not find offset {at} of {one.partition}: ConnectionError"
+            raise failure(told, self.operator)
+        gone = one.last - at if low <= at else min(low, one.last) - at
+        self.on_lost(one.partition, _told(gone, low <= at))
+        self.lost[one.partition] = self.lost.get(one.partition, 0) + gone
+        self._next[key] = at + gone
+        if self._next[key] < one.last:
+            self._assign()
+
+
+@cache
+def _introduce(consumer: Consumer, topic: str, answer_s: float) -> None:
+    """A consumer that is assigned a topic which it does not know yet looks for it within a second; asked, at once."""
+    consumer.list_topics(topic, timeout=answer_s)
+
+
+def _told(lost: int, began_again: bool) -> str:
+    return "it was deleted and created again" if began_again else lost_text(lost)
+
+
+def lost_text(lost: int) -> str:
+    """How many rows retention took.
+
+    >>> lost_text(1)
+    '1 row was removed unread'
+    """
+    return f"{lost:,} {'row was' if lost == 1 else 'rows were'} removed unread"
+
+
+def bounds_of(options: Options, patience: KafkaPatience, highs: Mapping[Partition, int]) -> dict[Partition, Bounds]:
+    """With the first offset of each partition besides its last one."""
+    lows = lowest(options, patience, highs)
+    return {partition: Bounds(lows[partition], high) for partition, high in highs.items()}

@@ -15,6 +15,7 @@ import headgate
 from headgate.core.hosts import HostType
 from headgate.core.slices import Placement
 from headgate.errors import EngineError, HeadgateError, InputError
+from headgate.server.changes import Change, Changes
 from headgate.server.client import Client
 from headgate.server.dead_letters import DeadLetters
 from headgate.server.home import Address, Home
@@ -132,6 +133,11 @@ SMALL = {
         "jobs.json",
         lambda home: Registry(home / "jobs.json").put("other", REGISTERED),
     ),
+    "changes": Small(
+        lambda home: Changes(home, 10).add(Change(1e9, NAME, "dashboard", NAME, "pause")),
+        "changes.jsonl",
+        lambda home: Changes(home, 10).add(Change(2e9, NAME, "dashboard", NAME, "resume")),
+    ),
     "address": Small(address, "server.json", lambda home: Client(Home(home)).status()),
     "token": Small(address, "token", lambda home: Client(Home(home)).status()),
     "removed": Small(removed, "removed/*/job.json", look_at_removed),
@@ -201,7 +207,7 @@ def test_every_module_that_replaces_files_is_known_here() -> None:
     replaces = re.compile(r"\b(files|disk)\.replace\(")
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if replaces.search(path.read_text())}
     modules = {
-        "server": ("dead_letters", "home", "registry", "removed"),
+        "server": ("changes", "dead_letters", "home", "registry", "removed"),
         "spark": ("keyed_hosts", "levers", "pool", "progress", "timeline", "writing"),
         "spark/sinks": ("files",),
         "spark/sources": ("load", "redis", "ticks"),

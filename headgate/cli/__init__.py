@@ -21,6 +21,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("pause", "resume"): "Stop a job after its epoch, or continue it.",
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
+    ("status", "ui"): "Show the jobs as they are now, or the dashboard.",
     ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
 }
 """Commands that share a line of the help."""

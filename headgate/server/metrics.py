@@ -429,6 +429,6 @@ def add_metrics(app: FastAPI, service: Service, settings: ServiceSettings) -> No
     """Answer scrapes."""
     registry = registry_of(service, settings)
 
-    @app.get(PATH)
+    @app.get(PATH, include_in_schema=False)
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

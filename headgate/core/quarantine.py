@@ -9,7 +9,7 @@ fails now and then does not make the scheduler forget its history each time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.config import Settings
 from headgate.core.metrics import JobView, View
@@ -33,6 +33,7 @@ class Quarantine:
 
 
 UNREAD = "it could not be read"
+AFTERWARDS = "new measurements are collected first"
 
 
 def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings) -> dict[str, Quarantine]:
@@ -52,7 +53,7 @@ def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings
         elif name in unread:
             found[name] = Quarantine(UNREAD, view.at_s + settings.outage_data_s, intent)
         elif old is not None and view.at_s < old.until_s and old.intent == intent:
-            found[name] = old
+            found[name] = old if not old.host else replace(old, reason=f"host {old.host} was silent; {AFTERWARDS}")
     return found
 
 

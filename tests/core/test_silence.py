@@ -252,6 +252,8 @@ def test_job_stays_unjudged_when_its_epochs_moved_on_and_its_window_begins_when_
         engine.turn([True])
         view, decision = controller.round()
         assert decision.action is None
+        left = controller.policy.state.quarantined.get("there")  # type: ignore[attr-defined]
+        assert left is None or left.reason == "host b was silent; new measurements are collected first"
         span = view.jobs["there"].span
         assert span is None or span.first.at_s >= back_s
     assert QUICK.warm_up_s <= engine.at_s - back_s <= QUICK.warm_up_s + QUICK.round_s

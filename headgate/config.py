@@ -95,6 +95,9 @@ class Settings:
     outage_data_s: float = setting(
         300.0, "s", "After measurements were missing, the scheduler collects this much new data before a decision."
     )
+    suspect_share: float = setting(
+        0.2, "share", "No job is judged while silent hosts have more than this share of all cores.", 0, 1
+    )
     warm_up_s: float = setting(30.0, "s", "The scheduler judges a job only on at least this much data.")
     settle_min_s: float = setting(30.0, "s", "The scheduler judges an action at the earliest after this time.")
     settle_max_s: float = setting(180.0, "s", "The scheduler judges an action at the latest after this time.")

@@ -9,7 +9,7 @@ fails now and then does not make the scheduler forget its history each time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.config import Settings
 from headgate.core.metrics import JobView, View
@@ -33,6 +33,7 @@ class Quarantine:
 
 
 UNREAD = "it could not be read"
+AFTERWARDS = "new measurements are collected first"
 
 
 def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings) -> dict[str, Quarantine]:
@@ -46,26 +47,28 @@ def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings
         intent, old = job.job.intent.fingerprint(), before.get(name)
         if job.trouble:
             found[name] = Quarantine(job.trouble, view.at_s + settings.skip_s, intent)
-        elif host := _silent_host(job, old, view):
-            reason = f"its host {host.name} has been silent for {show_seconds(host.silent_s or 0.0)}"
+        elif host := _silent_host(job, old, view, settings):
+            reason = f"host {host.name} has been silent for {show_seconds(host.silent_s or 0.0)}"
             found[name] = Quarantine(reason, view.at_s + settings.warm_up_s, intent, host.name)
         elif name in unread:
             found[name] = Quarantine(UNREAD, view.at_s + settings.outage_data_s, intent)
         elif old is not None and view.at_s < old.until_s and old.intent == intent:
-            found[name] = old
+            found[name] = old if not old.host else replace(old, reason=f"host {old.host} was silent; {AFTERWARDS}")
     return found
 
 
-def _silent_host(job: JobView, old: Quarantine | None, view: View) -> HostReading | None:
+def _silent_host(job: JobView, old: Quarantine | None, view: View, settings: Settings) -> HostReading | None:
     """The silent host that the job has lanes on, or had when the host fell silent; a job whose lanes may be anywhere counts as well.
 
-    Such a job runs on the other hosts meanwhile, but what it is worth there says nothing about the whole cluster.
+    Such a job runs on the other hosts meanwhile, but what it is worth there says nothing about the whole cluster. Where silent hosts
+    are much of the cluster, the same holds for all jobs: those on the other hosts make room.
     """
     suspects = view.suspects
     if old is not None and old.host in suspects:
         return suspects[old.host]
+    lost = sum(host.cores for host in suspects.values()) > settings.suspect_share * sum(h.cores for h in view.hosts)
     on = _hosts_of(job)
-    return next((host for name, host in sorted(suspects.items()) if not on or name in on), None)
+    return next((host for name, host in sorted(suspects.items()) if lost or not on or name in on), None)
 
 
 def _hosts_of(job: JobView) -> set[str]:

@@ -26,10 +26,14 @@ class Attempts:
             try:
                 return attempt(number)
             except Exception:
-                if self._cancelled != self._tag or not may_go_on():
+                if not self._was_cancelled() or not may_go_on():
                     raise
             finally:
                 self._tag = ""
+
+    def _was_cancelled(self) -> bool:
+        """Whether the attempt in flight was; one that failed before it had a tag was not."""
+        return bool(self._tag) and self._cancelled == self._tag
 
     def tagged(self, tag: str, number: int) -> str:
         """The tag of this attempt, which is in flight from now on."""

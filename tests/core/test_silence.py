@@ -31,7 +31,7 @@ from tests.core.builders import LAW, PLAIN
 from tests.examples import examples
 
 QUICK = Settings(**FAST)  # type: ignore[arg-type]
-HOSTS = (HostReading("a", 2, 1.0), HostReading("b", 2, 1.0), HostReading("c", 2, 1.0))
+HOSTS: tuple[HostReading, ...] = (HostReading("a", 2, 1.0), HostReading("b", 2, 1.0), HostReading("c", 2, 1.0))
 
 
 def silent(host: HostReading, seconds: float = 9.0) -> HostReading:
@@ -210,18 +210,21 @@ def test_job_gets_lanes_once_its_epochs_end() -> None:
 # -- silent hosts
 
 
-def test_jobs_on_a_silent_host_are_not_judged_and_others_are() -> None:
+@pytest.mark.parametrize(("more", "judged"), [(2, {"elsewhere"}), (1, set())])
+def test_jobs_on_a_silent_host_are_not_judged_and_others_are_unless_much_is_silent(more: int, judged: set[str]) -> None:
     engine = Stuttering("there", "elsewhere")
     engine.lanes_on |= {"there": ("b", "b"), "elsewhere": ("c", "c")}
     run(engine, [[True, True]] * 3)
-    engine.hosts = (HOSTS[0], silent(HOSTS[1]), HOSTS[2])
+    others = tuple(HostReading(f"d-{number}", 2, 1.0) for number in range(more))
+    engine.hosts = (HOSTS[0], silent(HOSTS[1]), HOSTS[2], *others)
     engine.grown.clear()
     controller = run(engine, [[True, True]] * 30)
     policy = controller.policy
     assert isinstance(policy, Headgate)
-    assert set(engine.grown) == {"elsewhere"}
-    (told,) = (text for text in policy.advice(controller.round()[0]) if "silent" in text)
-    assert told == "there is not judged and keeps the lanes it has: its host b has been silent for 9 s"
+    assert set(engine.grown) == judged
+    told = [text for text in policy.advice(controller.round()[0]) if "silent" in text]
+    assert told[-1] == "there is not judged and keeps the lanes it has: host b has been silent for 9 s"
+    assert len(told) == 2 - len(judged)
 
 
 def test_job_is_not_judged_although_its_epochs_have_left_the_host_before_it_is_suspect() -> None:
@@ -249,6 +252,8 @@ def test_job_stays_unjudged_when_its_epochs_moved_on_and_its_window_begins_when_
         engine.turn([True])
         view, decision = controller.round()
         assert decision.action is None
+        left = controller.policy.state.quarantined.get("there")  # type: ignore[attr-defined]
+        assert left is None or left.reason == "host b was silent; new measurements are collected first"
         span = view.jobs["there"].span
         assert span is None or span.first.at_s >= back_s
     assert QUICK.warm_up_s <= engine.at_s - back_s <= QUICK.warm_up_s + QUICK.round_s

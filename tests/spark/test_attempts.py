@@ -41,6 +41,12 @@ def test_failure_of_an_attempt_that_was_not_cancelled_is_raised() -> None:
         epoch.run()
 
 
+def test_failure_before_the_first_spark_job_is_raised() -> None:
+    epoch = Epoch(stuck=0)
+    with pytest.raises(ZeroDivisionError):
+        epoch.attempts.run(lambda number: number // 0, lambda: True)  # type: ignore[arg-type]
+
+
 def test_cancelled_attempt_of_a_job_that_stops_is_the_last() -> None:
     epoch = Epoch(stuck=2, going_on=False)
     with pytest.raises(RuntimeError, match="attempt 0 failed"):

@@ -441,6 +441,12 @@ class ServiceSettings:
         "Open connections to the API; beyond this number, the API closes the connection that has waited longest for a request.",
         2,
     )
+    adopt_quiet_s: float = setting(
+        30.0,
+        "s",
+        "`headgate adopt` waits until the last batch of the old query is committed, or was planned this long ago.",
+        0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +503,9 @@ class HostSettings:
         3, "times", "The provisioner pauses for `lease_retry_s` after more failed leases in a row than this.", 0
     )
     lease_retry_s: float = setting(
-        300.0, "s", "The provisioner adds no host for this long after too many failed leases in a row. Without any host it goes on leasing."
+        300.0,
+        "s",
+        "The provisioner adds no host for this long after too many failed leases in a row. Without any host it goes on leasing.",
     )
     queue_high: float = setting(
         250.0, "rows", "Threshold baseline: an operator gets one lane when more rows than this wait."

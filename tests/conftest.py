@@ -26,7 +26,19 @@ hypothesis.settings.load_profile("same")  # `make explore` asks for the other on
 
 ON_ONE_SPARK = (
     ("epochs", "failures", "keyed"),
-    ("contract", "examples", "fencing", "health", "latency", "redis", "redis_loss", "removed", "security", "classes"),
+    (
+        "adoption",
+        "contract",
+        "examples",
+        "fencing",
+        "health",
+        "latency",
+        "redis",
+        "redis_loss",
+        "removed",
+        "security",
+        "classes",
+    ),
 )
 """Modules of tests/spark that share a Spark, in two groups that take equally long: each Spark is slow for its first minute."""
 LONGEST_FIRST = ("tests/spark/", "tests/scenarios/", "tests/server/", "tests/state/")

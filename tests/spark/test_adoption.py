@@ -29,7 +29,7 @@ FILES = """
     import sys
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.appName("old").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark = SparkSession.builder.appName("old").getOrCreate()
     rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(sys.argv[1] + "/in")
     writer = rows.writeStream.queryName("copy").option("checkpointLocation", sys.argv[1] + "/checkpoint")
     query = writer.trigger(availableNow=True).start(sys.argv[1] + "/out")
@@ -375,14 +375,43 @@ def test_query_that_still_runs_elsewhere_fails_at_its_next_batch(
     feed(0)
     writer = query.frame.writeStream.options(**query.options)
     running = writer.start()
-    until(lambda: (path.parent / "checkpoint" / "commits" / "0").exists(), "the first batch")
-    one = adopted(engine, path, monkeypatch)
+    until((path.parent / "checkpoint" / "commits" / "0").exists, "the first batch")
+    monkeypatch.chdir(path.parent)
+    (one,) = planned(engine.spark, described(path, engine._home))
+    one.run()
     feed(1)
     until(lambda: not running.isActive, "the end of the old query")
     assert "CONCURRENT" in str(running.exception()).upper()
+    engine.submit(topology_of(one))
     until(lambda: len(ids(engine.spark, path.parent / "out")) >= 20, "the second file")
     assert ids(engine.spark, path.parent / "out") == list(range(20))
-    assert one.take_over.place.exists()
+
+
+RATE_ROWS = """
+    import sys, time
+    from pyspark.sql import SparkSession
+
+    rows = SparkSession.builder.getOrCreate().readStream.format("rate").option("rowsPerSecond", 20).load()
+    writer = rows.selectExpr("value as id").writeStream.queryName("ticks").format("parquet")
+    query = writer.option("checkpointLocation", sys.argv[1] + "/checkpoint").start(sys.argv[1] + "/out")
+    while query.isActive and len(query.recentProgress) < 3:
+        time.sleep(0.1)
+    query.stop()
+"""
+
+
+@pytest.mark.slow
+def test_rate_source_continues_with_the_next_value(
+    engine: SparkEngine, script: Callable[..., Path], until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script(RATE_ROWS)
+    run_plain(path)
+    before = ids(engine.spark, path.parent / "out")
+    adopted(engine, path, monkeypatch)
+    until(lambda: len(ids(engine.spark, path.parent / "out")) > len(before) + 20, "more values")
+    engine.pause("ticks")
+    after = ids(engine.spark, path.parent / "out")
+    assert after == list(range(len(after)))
 
 
 def test_job_without_its_copy_of_the_checkpoint_is_refused(
@@ -439,7 +468,7 @@ def test_query_killed_before_its_commit_is_adopted_by_the_command_line(
     again = start(["env", "-C", str(tmp_path), *headgate, "adopt", path.name, *home])
     assert again.wait() == 2 and "has been adopted already" in again.errors()
     run = start(["env", "-C", str(tmp_path), *headgate, "run", "killed-orders-job.py", *home, "--fast"])
-    until(lambda: (tmp_path / "out-3.json").exists(), "the batch after the killed one")
+    until((tmp_path / "out-3.json").exists, "the batch after the killed one")
     run.signal(signal.SIGINT)
     list(run.lines())
     assert run.wait() == 0, run.errors()

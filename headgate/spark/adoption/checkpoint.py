@@ -128,9 +128,11 @@ def _operator(folder: Path) -> StateOperator:
 
 
 def refuse_running(script: Path) -> None:
-    """Refuse if a process of this machine still runs the script; this process and those that it started do not count."""
+    """Refuse if a process of this machine still runs the script; this command and those that started it do not count."""
+    here = psutil.Process()
+    own = {here.pid, *(parent.pid for parent in here.parents())}
     for process in psutil.process_iter():
-        if _runs(process, script) and not _is_own(process):
+        if process.pid not in own and _runs(process, script):
             raise InputError(f"{script}: process {process.pid} still runs it; stop it first, then adopt its queries")
 
 
@@ -142,13 +144,6 @@ def _runs(process: psutil.Process, script: Path) -> bool:
         return is_spark and any(Path(process.cwd(), one).resolve() == script for one in named)
     except (psutil.Error, OSError):
         return False
-
-
-def _is_own(process: psutil.Process) -> bool:
-    try:
-        return os.getpid() in (process.pid, *(parent.pid for parent in process.parents()))
-    except psutil.Error:
-        return True
 
 
 def await_rest(old: OldCheckpoint, quiet_s: float) -> OldCheckpoint:

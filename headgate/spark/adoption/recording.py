@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -28,6 +28,9 @@ from headgate.spark.loading import run_script
 CHECKPOINT = "checkpointLocation"
 DEFAULT_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 DEFAULT_FORMAT = "spark.sql.sources.default"
+TIME_ZONE = "spark.sql.session.timeZone"
+KEPT = ("spark.sql.adaptive.enabled", "spark.sql.optimizer.excludedRules")
+"""Settings that lanes and meters rely on; they change no result."""
 
 
 class TriggerKind(Enum):
@@ -233,6 +236,7 @@ class NotStarted:
 def record(spark: SparkSession, script: Path, arguments: Sequence[str]) -> list[RecordedQuery]:
     """The queries of a script, in the order in which it starts them."""
     session, queries = spark.newSession(), list[RecordedQuery]()
+    session.conf.unset(TIME_ZONE)  # Headgate's is UTC; a plain script has that of the machine
     with _recording(session, queries):
         run_script(script, arguments, Awaited)
     if not queries:
@@ -292,7 +296,6 @@ def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
 def _apply(session: SparkSession, options: Mapping[str, Any]) -> None:
     """Settings of the application, such as its name, its master or its jars, are those of the Spark that runs."""
     for key, value in options.items():
-        try:
-            session.conf.set(key, value)
-        except PySparkException:
-            continue
+        if key not in KEPT:
+            with suppress(PySparkException):
+                session.conf.set(key, value)

@@ -52,7 +52,7 @@ def adopt(
         raise InputError(f'there is no file "{script}"')
     if latency is not None:
         seconds(latency, "--latency")
-    every = all_settings_from(pairs(settings))
+    points, every = _points(worth), all_settings_from(pairs(settings))
     if not dry_run:
         Home(Path(home)).create()
     given = Script(
@@ -62,7 +62,7 @@ def adopt(
         arguments,
         name,
         latency,
-        _points(worth),
+        points,
         arrival,
         every.service.adopt_quiet_s,
     )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headgate.cli import run_command
 from headgate.errors import EngineError, InputError
 from headgate.spark.adoption import checkpoint
 from headgate.spark.adoption.adopt import Adoption, Script, adoptions, beginning, found
@@ -476,3 +477,28 @@ def test_query_killed_before_its_commit_is_adopted_by_the_command_line(
     assert [len(calls) for calls in batches] == [1, 1, 2, 1]
     assert batches[2][0] == batches[2][1], "the batch runs again with the same rows"
     assert sorted(one for calls in batches for one in json.loads(calls[0])) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["none.py"], 'there is no file "none.py"'),
+        (["old.py", "--worth", "much"], '--worth is "much"; it must be a number of points'),
+        (["old.py", "--latency", "soon"], '--latency is "soon"'),
+        (["old.py", "--set", "quiet=1"], "quiet"),
+    ],
+)
+def test_bad_option_gets_one_sentence(
+    script: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    script("")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["adopt", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert not (tmp_path / ".headgate").exists()

@@ -31,7 +31,8 @@ class RecordedSink:
     write: Callable[[DataFrame, int], None]
     target: str
     guarantee: str
-    reads_once: bool = True
+    reads_once: bool = False
+    """Whether `write` is one action that Spark reports; otherwise the rows are computed, counted and kept before."""
 
 
 def sink_of(query: RecordedQuery) -> RecordedSink:
@@ -40,7 +41,7 @@ def sink_of(query: RecordedQuery) -> RecordedSink:
         again = (
             "a batch that runs again calls the function with the same number and rows: the function must be idempotent"
         )
-        return RecordedSink(query.batches, "foreachBatch", again, reads_once=False)
+        return RecordedSink(query.batches, "foreachBatch", again)
     if query.rows is not None:
         again = (
             "a batch that runs again calls open() with the same epoch: rows double unless the writer checks the epoch"
@@ -66,12 +67,13 @@ def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
         raise JobFileError(f'a query writes files of the format "{format}", but names no path; give start() a path')
 
     def write(rows: DataFrame, epoch: int) -> None:
+        kept = rows.select("*")  # planned now, so that it reads what was kept
         jvm: Any = rows.sparkSession._jvm
-        options = getattr(jvm, CASELESS).apply(jvm.PythonUtils.toScalaMap(dict(query.options)))
+        options = getattr(jvm, CASELESS)(jvm.PythonUtils.toScalaMap(dict(query.options)))
         columns = jvm.PythonUtils.toSeq(list(query.partition_by))
         files = getattr(jvm, FILES[format])()
         getattr(jvm, FILE_SINK)(rows.sparkSession._jsparkSession, path, files, columns, options).addBatch(
-            epoch, rows._jdf
+            epoch, kept._jdf
         )
 
     again = "exactly once: _spark_metadata skips a batch that is written already"

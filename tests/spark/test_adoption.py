@@ -74,15 +74,6 @@ def feed(tmp_path: Path) -> Callable[..., None]:
     return write
 
 
-def run_plain(path: Path) -> None:
-    """As a script of plain PySpark; it gets the session of the tests, because one process has one Spark."""
-    before, sys.argv = sys.argv, [str(path), str(path.parent)]
-    try:
-        runpy.run_path(str(path), run_name="__main__")
-    finally:
-        sys.argv = before
-
-
 def described(path: Path, home: Path, **given: Any) -> Script:
     arguments = (str(path.parent),)
     return Script(path, Path.cwd(), home, arguments, **given)
@@ -90,25 +81,6 @@ def described(path: Path, home: Path, **given: Any) -> Script:
 
 def planned(spark: SparkSession, script: Script) -> list[Adoption]:
     return adoptions(script, record(spark, script.path, script.arguments))
-
-
-def adopted(engine: SparkEngine, path: Path, monkeypatch: pytest.MonkeyPatch) -> Adoption:
-    """Adopt the one query of a script, and run it as a job. Its job file is written beside the script."""
-    monkeypatch.chdir(path.parent)
-    (one,) = planned(engine.spark, described(path, engine._home))
-    one.run()
-    engine.submit(topology_of(one))
-    return one
-
-
-def topology_of(one: Adoption) -> Topology:
-    topology = runpy.run_path(str(one.file))["topology"]()
-    assert isinstance(topology, Topology)
-    return topology
-
-
-def ids(spark: SparkSession, path: Path) -> list[int]:
-    return sorted(row.id for row in spark.read.schema("id long").parquet(str(path)).collect())
 
 
 # -- what a script says
@@ -308,84 +280,106 @@ def test_script_that_still_runs_is_refused(start: Start, script: Callable[..., P
 # -- jobs that continue queries
 
 
+class Query:
+    """A query of plain PySpark in a directory of its own, and the job that it becomes."""
+
+    def __init__(self, engine: SparkEngine, feed: Callable[..., None], until: Until, place: Path) -> None:
+        self.engine, self.feed, self._until, self.place = engine, feed, until, place
+        self.path = place / "old.py"
+
+    def write(self, text: str) -> None:
+        self.path.write_text(textwrap.dedent(text))
+
+    def run(self) -> None:
+        """As a script of plain PySpark; it gets the session of the tests, because one process has one Spark."""
+        before, sys.argv = sys.argv, [str(self.path), str(self.place)]
+        try:
+            runpy.run_path(str(self.path), run_name="__main__")
+        finally:
+            sys.argv = before
+
+    def adopt(self) -> Adoption:
+        (one,) = planned(self.engine.spark, described(self.path, self.engine._home))
+        one.run()
+        return one
+
+    def submit(self, one: Adoption) -> None:
+        topology = runpy.run_path(str(one.file))["topology"]()
+        assert isinstance(topology, Topology)
+        self.engine.submit(topology)
+
+    def ids(self) -> list[int]:
+        return sorted(row.id for row in self.engine.spark.read.schema("id long").parquet(f"{self.place}/out").collect())
+
+    def await_rows(self, number: int) -> None:
+        self._until(lambda: len(self.ids()) >= number, f"row {number} in the output")
+
+
+@pytest.fixture
+def query(
+    engine: SparkEngine, feed: Callable[..., None], until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Query:
+    monkeypatch.chdir(tmp_path)
+    return Query(engine, feed, until, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "uncommitted"])
-def test_file_sink_continues_with_each_row_once(
-    engine: SparkEngine,
-    script: Callable[..., Path],
-    feed: Callable[..., None],
-    until: Until,
-    monkeypatch: pytest.MonkeyPatch,
-    committed: bool,
-) -> None:
-    path = script(FILES)
+def test_file_sink_continues_with_each_row_once(query: Query, committed: bool) -> None:
+    query.write(FILES)
     for number in range(3):
-        feed(number)
-    run_plain(path)
+        query.feed(number)
+    query.run()
     if not committed:  # as if the query had been killed between its sink and its commit
-        (path.parent / "checkpoint" / "commits" / "2").unlink()
-    feed(3)
-    one = adopted(engine, path, monkeypatch)
+        (query.place / "checkpoint" / "commits" / "2").unlink()
+    query.feed(3)
+    one = query.adopt()
     assert found(one)["reads"].startswith("FileSource[") and "exactly once" in found(one)["writes"]
-    until(lambda: len(ids(engine.spark, path.parent / "out")) >= 40, "the fourth file")
-    engine.pause("copy")
-    engine.resume("copy")
-    feed(4)
-    until(lambda: len(ids(engine.spark, path.parent / "out")) >= 50, "the fifth file")
-    assert ids(engine.spark, path.parent / "out") == list(range(50))
+    query.submit(one)
+    query.await_rows(40)
+    query.engine.pause("copy")
+    query.engine.resume("copy")
+    query.feed(4)
+    query.await_rows(50)
+    assert query.ids() == list(range(50))
     with pytest.raises(Exception, match="Headgate adopted this query"):
-        run_plain(path)  # the old query cannot go on beside the job
+        query.run()  # the old query cannot go on beside the job
 
 
 @pytest.mark.slow
-def test_windowed_count_continues_with_its_state(
-    engine: SparkEngine,
-    script: Callable[..., Path],
-    feed: Callable[..., None],
-    until: Until,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = script(WINDOWS)
-    feed(0, at="2026-01-01T00:00:10Z")
-    feed(1, at="2026-01-01T00:00:20Z")
-    run_plain(path)
-    one = adopted(engine, path, monkeypatch)
+def test_windowed_count_continues_with_its_state(query: Query, until: Until) -> None:
+    query.write(WINDOWS)
+    query.feed(0, at="2026-01-01T00:00:10Z")
+    query.feed(1, at="2026-01-01T00:00:20Z")
+    query.run()
+    one = query.adopt()
     assert found(one)["state"].startswith("stateStoreSave in 8 partitions; copied with the checkpoint")
-    feed(2, at="2026-01-01T00:00:30Z")
-    feed(3, at="2026-01-01T00:02:00Z")
-    out = str(path.parent / "out")
+    query.submit(one)
+    query.feed(2, at="2026-01-01T00:00:30Z")
+    query.feed(3, at="2026-01-01T00:02:00Z")
 
-    def counts() -> list[tuple[str, int]]:
-        rows = engine.spark.read.schema("start timestamp, count long").parquet(out)
-        return [(row.start, row["count"]) for row in rows.selectExpr("string(start) as start", "count").collect()]
+    def counts() -> list[int]:
+        rows = query.engine.spark.read.schema("start timestamp, count long").parquet(f"{query.place}/out")
+        return [row["count"] for row in rows.collect()]
 
     until(counts, "the first window")
-    assert counts() == [("2026-01-01 00:00:00", 30)]
+    assert counts() == [30]
 
 
 @pytest.mark.slow
-def test_query_that_still_runs_elsewhere_fails_at_its_next_batch(
-    engine: SparkEngine,
-    script: Callable[..., Path],
-    feed: Callable[..., None],
-    until: Until,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = script(FILES.replace(".trigger(availableNow=True)", ""))
-    (query,) = record(engine.spark, path, (str(path.parent),))
-    feed(0)
-    writer = query.frame.writeStream.options(**query.options)
-    running = writer.start()
-    until((path.parent / "checkpoint" / "commits" / "0").exists, "the first batch")
-    monkeypatch.chdir(path.parent)
-    (one,) = planned(engine.spark, described(path, engine._home))
-    one.run()
-    feed(1)
+def test_query_that_still_runs_elsewhere_fails_at_its_next_batch(query: Query, until: Until) -> None:
+    query.write(FILES.replace(".trigger(availableNow=True)", ""))
+    (recorded,) = record(query.engine.spark, query.path, (str(query.place),))
+    query.feed(0)
+    running = recorded.frame.writeStream.options(**recorded.options).start()
+    until((query.place / "checkpoint" / "commits" / "0").exists, "the first batch")
+    one = query.adopt()
+    query.feed(1)
     until(lambda: not running.isActive, "the end of the old query")
     assert "CONCURRENT" in str(running.exception()).upper()
-    engine.submit(topology_of(one))
-    until(lambda: len(ids(engine.spark, path.parent / "out")) >= 20, "the second file")
-    assert ids(engine.spark, path.parent / "out") == list(range(20))
+    query.submit(one)
+    query.await_rows(20)
+    assert query.ids() == list(range(20))
 
 
 RATE_ROWS = """
@@ -402,16 +396,14 @@ RATE_ROWS = """
 
 
 @pytest.mark.slow
-def test_rate_source_continues_with_the_next_value(
-    engine: SparkEngine, script: Callable[..., Path], until: Until, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = script(RATE_ROWS)
-    run_plain(path)
-    before = ids(engine.spark, path.parent / "out")
-    adopted(engine, path, monkeypatch)
-    until(lambda: len(ids(engine.spark, path.parent / "out")) > len(before) + 20, "more values")
-    engine.pause("ticks")
-    after = ids(engine.spark, path.parent / "out")
+def test_rate_source_continues_with_the_next_value(query: Query) -> None:
+    query.write(RATE_ROWS)
+    query.run()
+    before = query.ids()
+    query.submit(query.adopt())
+    query.await_rows(len(before) + 20)
+    query.engine.pause("ticks")
+    after = query.ids()
     assert after == list(range(len(after)))
 
 

@@ -389,7 +389,7 @@ RATE_ROWS = """
     rows = SparkSession.builder.getOrCreate().readStream.format("rate").option("rowsPerSecond", 20).load()
     writer = rows.selectExpr("value as id").writeStream.queryName("ticks").format("parquet")
     query = writer.option("checkpointLocation", sys.argv[1] + "/checkpoint").start(sys.argv[1] + "/out")
-    while query.isActive and len(query.recentProgress) < 3:
+    while query.isActive and (query.lastProgress is None or query.lastProgress.batchId < 3):
         time.sleep(0.1)
     query.stop()
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,25 +75,30 @@ class Adoption:
         script, old = self.script, self.take_over.old
         pace_s = self.query.trigger.interval_s
         pace = f", pace_s={pace_s:g}" if pace_s else ""
-        given = [f"{str(script.path)!r}", f"checkpoint={str(old.path)!r}", f"directory={str(script.directory)!r}"]
-        given += [f"arguments={list(script.arguments)!r}"] if script.arguments else []
-        given += [f"arrival={script.arrival!r}"] if script.arrival is not None else []
+        given = [_quoted(script.path), f"checkpoint={_quoted(old.path)}", f"directory={_quoted(script.directory)}"]
+        given += [f"arguments=[{', '.join(map(_quoted, script.arguments))}]"] if script.arguments else []
+        given += [f"arrival={_quoted(script.arrival)}"] if script.arrival is not None else []
         lines = "".join(f"        {one},\n" for one in given)
         return (
             f'"""Job {self.job}: a query of {script.path.name}, which continues where the query stopped."""\n\n'
             "from headgate import Intent, Topology, adopted\n\n\n"
             "def topology() -> Topology:\n"
             f'    """The rows of the query, written as the query wrote them."""\n'
-            f"    intent = Intent(latency={self._latency()!r}, worth={script.worth:g})\n"
-            f"    job = Topology({self.job!r}, intent{pace}, mode={self.query.mode!r})\n"
+            f"    intent = Intent(latency={_quoted(self._latency())}, worth={script.worth:g})\n"
+            f"    job = Topology({_quoted(self.job)}, intent{pace}, mode={_quoted(self.query.mode)})\n"
             f"    query = adopted(\n{lines}    )\n"
-            f'    job.sink("sink", query, job.source({SOURCE!r}, query))\n'
+            f'    job.sink("sink", query, job.source({_quoted(SOURCE)}, query))\n'
             "    return job\n"
         )
 
     def _latency(self) -> str:
         """A batch cannot be faster than its trigger."""
         return self.script.latency or f"{max(LATENCY_S, 2 * self.query.trigger.interval_s):g}s"
+
+
+def _quoted(text: object) -> str:
+    """As a literal of Python, in double quotes."""
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def adoptions(script: Script, queries: Sequence[RecordedQuery]) -> list[Adoption]:

@@ -17,6 +17,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,6 +234,8 @@ class TakeOver:
         files.make_folder(self.place.parent)
         self._staged.rename(self.place)
         files.sync(self.place.parent)
+        with suppress(OSError):  # another adoption may be under way
+            self._staged.parent.rmdir()
 
 
 def _left_out(old: OldCheckpoint) -> Callable[[str, list[str]], set[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import JobFileError
@@ -65,6 +66,7 @@ def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
     path = query.option("path")
     if path is None:
         raise JobFileError(f'a query writes files of the format "{format}", but names no path; give start() a path')
+    absolute = path if ":/" in path else str(Path(path).absolute())
 
     def write(rows: DataFrame, epoch: int) -> None:
         kept = rows.select("*")  # planned now, so that it reads what was kept
@@ -72,9 +74,8 @@ def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
         options = getattr(jvm, CASELESS)(jvm.PythonUtils.toScalaMap(dict(query.options)))
         columns = jvm.PythonUtils.toSeq(list(query.partition_by))
         files = getattr(jvm, FILES[format])()
-        getattr(jvm, FILE_SINK)(rows.sparkSession._jsparkSession, path, files, columns, options).addBatch(
-            epoch, kept._jdf
-        )
+        sink = getattr(jvm, FILE_SINK)(rows.sparkSession._jsparkSession, absolute, files, columns, options)
+        sink.addBatch(epoch, kept._jdf)
 
     again = "exactly once: _spark_metadata skips a batch that is written already"
     return RecordedSink(write, f"{format} files in {path}", again)

@@ -520,6 +520,12 @@ class ServiceSettings:
     changes_kept: int = setting(
         1000, "changes", "Changes by people that the service keeps, each with the name of the person.", 1
     )
+    adopt_quiet_s: float = setting(
+        30.0,
+        "s",
+        "`headgate adopt` waits until the last batch of the old query is committed, or was planned this long ago.",
+        0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

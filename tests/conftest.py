@@ -29,6 +29,7 @@ hypothesis.settings.load_profile("same")  # `make explore` asks for the other on
 ON_ONE_SPARK = (
     ("epochs", "failures", "keyed", "tasks"),
     (
+        "adoption",
         "contract",
         "examples",
         "fencing",

@@ -10,7 +10,7 @@ from contextlib import suppress
 import click
 
 import headgate
-from headgate.cli import bench, cluster, journal, metrics, reference, simulate, state
+from headgate.cli import adopt, bench, cluster, journal, metrics, reference, simulate, state
 from headgate.cli.output import complain
 from headgate.errors import EngineLostError, HeadgateError
 
@@ -23,6 +23,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("share", "limit"): "Set the weight of a job, or its read limit.",
     ("status", "ui"): "Show the jobs as they are now, or the dashboard.",
     ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
+    ("submit", "adopt"): "Add the jobs of a file, or of a PySpark script.",
 }
 """Commands that share a line of the help."""
 
@@ -97,6 +98,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (simulate, journal, cluster, metrics, reference, state, bench):
+for _module in (simulate, journal, cluster, adopt, metrics, reference, state, bench):
     for _command in _module.COMMANDS:
         cli.add_command(_command)

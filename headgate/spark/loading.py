@@ -12,8 +12,8 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -159,6 +159,17 @@ def imported(path: Path, wait_s: float | None = None) -> Iterator[ModuleType]:
         # Compiled here, because a cached byte code may be older than an edit of the same second.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
         yield module
+
+
+def run_script(path: Path, arguments: Sequence[str], end: type[BaseException]) -> None:
+    """Run a file as `python FILE ARGUMENTS` does, but in this process; an `end` that it raises ends it."""
+    with LOADING.of(path, None), _told(path), _as_script(path) as module, suppress(end):
+        before, sys.argv = sys.argv, [str(path), *arguments]
+        try:
+            names = {**vars(module), "__name__": "__main__", "__file__": str(path)}
+            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), names)
+        finally:
+            sys.argv = before
 
 
 @contextmanager

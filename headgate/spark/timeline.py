@@ -99,20 +99,20 @@ class Timeline:
         known = _content(self._log / "offsets" / str(newest))
         length = None if known is None else len(known.split(b"\n"))
         for path in (self._log / "offsets").glob("*"):
-            if path.name.isdigit() and int(path.name) > newest and not _is_entry(path.read_bytes(), length):
+            if path.name.isdigit() and int(path.name) > newest and not is_entry(path.read_bytes(), length):
                 path.unlink()
         for path in (self._log / "commits").glob("*"):
-            if path.name.isdigit() and not _is_entry(path.read_bytes()):
+            if path.name.isdigit() and not is_entry(path.read_bytes()):
                 path.unlink()
         metadata = _content(self._log / "metadata")
-        if newest < 0 and metadata is not None and not _is_entry(b"v1\n" + metadata):
+        if newest < 0 and metadata is not None and not is_entry(b"v1\n" + metadata):
             (self._log / "metadata").unlink()
 
     def _restore_entry(self, number: int) -> None:
         try:
             record = self._read(number)
         except StateDamagedError as error:
-            if not _is_entry(_content(self._log / "offsets" / str(number)) or b""):
+            if not is_entry(_content(self._log / "offsets" / str(number)) or b""):
                 raise EngineError(f"{error}, and Spark's log has no epoch {number} either; remove the job") from None
             return  # Spark's own entry is whole: only the record is damaged
         _put_back(self._log / "offsets" / str(number), record.offsets)
@@ -158,7 +158,7 @@ def _put_back(path: Path, content: bytes) -> None:
         files.replace(path, content)
 
 
-def _is_entry(content: bytes, length: int | None = None) -> bool:
+def is_entry(content: bytes, length: int | None = None) -> bool:
     """Whether this is a whole entry of Spark's logs: a version, then lines of JSON, or `-` for a source without an offset."""
     version, *lines = content.split(b"\n")
     if length is not None and 1 + len(lines) != length:

@@ -1,0 +1,82 @@
+"""An adopted query as the source and the sink of a job: its script runs at each start of the job, in the process of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.errors import EngineError
+from headgate.spark.adoption.checkpoint import MARK, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headgate.spark.adoption.recording import RecordedQuery
+    from headgate.spark.adoption.writers import RecordedSink
+
+
+@dataclass(slots=True)
+class AdoptedQuery:
+    """The query of a script that keeps its offsets in a certain checkpoint. Owner of `_sink`: whoever starts the job."""
+
+    script: str
+    checkpoint: str
+    """Absolute; tells the query from other queries of the script."""
+    directory: str
+    """Where the script ran: relative paths in the script begin here."""
+    arguments: tuple[str, ...] = ()
+    arrival: str | None = None
+    elastic: bool = field(default=False, init=False)
+    _sink: RecordedSink | None = field(default=None, init=False, repr=False)
+
+    def stream(self, spark: SparkSession, place: Path) -> DataFrame:
+        """The streaming DataFrame that the script writes, from a new run of the script."""
+        from headgate.spark.adoption.writers import sink_of
+
+        if not (place / MARK).exists():
+            raise EngineError(
+                f'the job has no copy of the checkpoint "{self.checkpoint}" and would begin with the first row;'
+                f" adopt {self.script} in this home with headgate adopt"
+            )
+        if Path.cwd() != Path(self.directory):
+            raise EngineError(
+                f'the query was adopted in "{self.directory}", and the service runs in "{Path.cwd()}", where relative paths of'
+                f' {self.script} lead elsewhere; start the service in "{self.directory}"'
+            )
+        found = self._recorded(spark)
+        self._sink = sink_of(found)
+        return found.frame
+
+    def _recorded(self, spark: SparkSession) -> RecordedQuery:
+        from headgate.spark.adoption.recording import record
+
+        for query in record(spark, Path(self.script), self.arguments):
+            if query.checkpoint is not None and str(local_path(query.checkpoint)) == self.checkpoint:
+                return query
+        raise EngineError(f'{self.script}: it no longer starts a query with the checkpoint "{self.checkpoint}"')
+
+    def arrived(self, place: Path) -> float | None:
+        """Spark does not tell how many rows wait at its own sources."""
+        return None
+
+    @property
+    def reads_once(self) -> bool:
+        return self._sink is not None and self._sink.reads_once
+
+    def __call__(self, rows: DataFrame, epoch: int) -> None:
+        """Write an epoch where the query wrote its batches."""
+        if self._sink is None:
+            raise EngineError("an adopted query is the sink of a job whose source it is not; use it for both")
+        self._sink.write(rows, epoch)
+
+
+def adopted(
+    script: str, *, checkpoint: str, directory: str, arguments: Sequence[str] = (), arrival: str | None = None
+) -> AdoptedQuery:
+    """A query that `headgate adopt` found in a script: source and sink of a job that continues the query.
+
+    `arrival` names a timestamp column that says when a row arrived.
+    """
+    return AdoptedQuery(script, checkpoint, directory, tuple(arguments), arrival)

@@ -1,0 +1,301 @@
+"""Runs a PySpark script up to `awaitTermination` and records its streaming queries instead of starting them.
+
+The script runs unchanged, in a session of its own on the Spark of this process: its settings, views and functions belong to it alone.
+`DataFrame.writeStream` of that session returns a writer that records; other sessions and threads are not affected.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.streaming.query import StreamingQueryManager
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.utils import to_str
+
+from headgate.errors import JobFileError
+from headgate.spark.loading import run_script
+
+CHECKPOINT = "checkpointLocation"
+DEFAULT_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
+DEFAULT_FORMAT = "spark.sql.sources.default"
+TIME_ZONE = "spark.sql.session.timeZone"
+KEPT = ("spark.sql.adaptive.enabled", "spark.sql.optimizer.excludedRules")
+"""Settings that lanes and meters rely on; they change no result."""
+
+
+class TriggerKind(Enum):
+    """When a query plans its next batch."""
+
+    PROCESSING_TIME = "processingTime"
+    ONCE = "once"
+    AVAILABLE_NOW = "availableNow"
+    CONTINUOUS = "continuous"
+    REAL_TIME = "realTime"
+
+
+ENDING = (TriggerKind.ONCE, TriggerKind.AVAILABLE_NOW)
+"""A query with such a trigger ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """The trigger of a query; by default, the next batch follows at once."""
+
+    kind: TriggerKind = TriggerKind.PROCESSING_TIME
+    interval_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedQuery:
+    """Everything that a script said about a query up to `start`."""
+
+    frame: DataFrame
+    name: str | None = None
+    format: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "append"
+    partition_by: tuple[str, ...] = ()
+    trigger: Trigger = Trigger()
+    batches: Callable[[DataFrame, int], None] | None = None
+    """The function of `foreachBatch`."""
+    rows: Any = None
+    """The function or writer of `foreach`."""
+    table: str | None = None
+    """The table of `toTable`."""
+    checkpoint: str | None = None
+    """Where the query keeps its offsets, as the script says it; None if Spark would choose a temporary directory."""
+    sources: tuple[str, ...] = ()
+    """Spark's names of the streaming sources that the query reads."""
+
+    def option(self, name: str) -> str | None:
+        """Spark's options have names in any case."""
+        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+
+
+class Recorder(DataStreamWriter):
+    """A writer that lets PySpark check what it is told, and records the query at `start`."""
+
+    def __init__(self, frame: DataFrame, queries: list[RecordedQuery]) -> None:
+        super().__init__(frame)
+        self._queries = queries
+        self._query = RecordedQuery(frame)
+
+    def _note(self, **changes: Any) -> Self:
+        self._query = replace(self._query, **changes)
+        return self
+
+    def format(self, source: str) -> Self:
+        super().format(source)
+        return self._note(format=source.lower())
+
+    def option(self, key: str, value: Any) -> Self:
+        super().option(key, value)
+        text = to_str(value)
+        return self if text is None else self._note(options={**self._query.options, key: text})
+
+    def options(self, **options: Any) -> Self:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> Self:
+        super().outputMode(outputMode)
+        return self._note(mode=outputMode.lower())
+
+    def queryName(self, queryName: str) -> Self:
+        super().queryName(queryName)
+        return self._note(name=queryName)
+
+    def partitionBy(self, *cols: Any) -> Self:
+        names = cols[0] if len(cols) == 1 and isinstance(cols[0], list | tuple) else cols
+        super().partitionBy(*names)
+        return self._note(partition_by=tuple(names))
+
+    def trigger(self, **given: Any) -> Self:
+        super().trigger(**given)
+        ((name, value),) = ((name, value) for name, value in given.items() if value is not None)
+        kind = TriggerKind(name)
+        return self._note(
+            trigger=Trigger(kind, self._interval_s(value) if kind is TriggerKind.PROCESSING_TIME else 0.0)
+        )
+
+    def _interval_s(self, text: str) -> float:
+        triggers = getattr(self._spark._jvm, "org.apache.spark.sql.streaming.Trigger")
+        return float(triggers.ProcessingTime(text).intervalMs() / 1000)
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Self:
+        return self._note(batches=func)
+
+    def foreach(self, f: Any) -> Self:
+        return self._note(rows=f)
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Any:
+        self._say(format, outputMode, partitionBy, queryName, options)
+        return self._recorded({} if path is None else {"path": path})
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Any:
+        self._say(format, outputMode, partitionBy, queryName, options)
+        self._note(table=tableName)
+        return self._recorded({})
+
+    def _say(
+        self, format: str | None, mode: str | None, partition_by: Any, name: str | None, options: Mapping[str, Any]
+    ) -> None:
+        """What may be said at the end instead of before."""
+        said = (
+            (self.format, format),
+            (self.outputMode, mode),
+            (self.partitionBy, partition_by),
+            (self.queryName, name),
+        )
+        for say, value in said:
+            if value is not None:
+                say(value)
+        self.options(**options)
+
+    def _recorded(self, options: Mapping[str, str]) -> NotStarted:
+        """Completed while the session of the script is there."""
+        self.options(**options)
+        default = str(self._spark.conf.get(DEFAULT_FORMAT))
+        self._note(format=self._query.format or default, checkpoint=self._checkpoint(), sources=_sources(self._df))
+        self._queries.append(self._query)
+        return NotStarted(self._query)
+
+    def _checkpoint(self) -> str | None:
+        base, name = self._spark.conf.get(DEFAULT_CHECKPOINT, None), self._query.name
+        return self._query.option(CHECKPOINT) or (None if base is None or name is None else f"{base}/{name}")
+
+
+def _sources(frame: DataFrame) -> tuple[str, ...]:
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    found = (leaves.apply(number) for number in range(leaves.size()))
+    return tuple(str(leaf.sourceName()) for leaf in found if leaf.isStreaming())
+
+
+class Awaited(BaseException):
+    """Ends a script where it would wait for its queries; not an `Exception`, which a script may catch."""
+
+
+class NotStarted:
+    """What a script gets from `start`: a query that does not run."""
+
+    isActive = False
+    id = runId = "not started: recorded by headgate adopt"
+    lastProgress = None
+
+    def __init__(self, query: RecordedQuery) -> None:
+        self.name = query.name
+        self.recentProgress: list[Any] = []
+        self.status = {"message": self.id, "isDataAvailable": False, "isTriggerActive": False}
+        self._ends = query.trigger.kind in ENDING
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        """A script that waits for a query that never ends by itself has no more to say."""
+        if timeout is None and not self._ends:
+            raise Awaited
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        """It does not run."""
+
+    processAllAvailable = stop
+
+    def explain(self, extended: bool = False) -> None:
+        """There is no plan of a batch."""
+
+
+def record(spark: SparkSession, script: Path, arguments: Sequence[str]) -> list[RecordedQuery]:
+    """The queries of a script, in the order in which it starts them."""
+    session, queries = spark.newSession(), list[RecordedQuery]()
+    session.conf.unset(TIME_ZONE)  # Headgate's is UTC; a plain script has that of the machine
+    with _recording(session, queries):
+        run_script(script, arguments, Awaited)
+    if not queries:
+        raise JobFileError(
+            f"{script}: it starts no streaming query; headgate adopt needs a script that calls writeStream…start()"
+        )
+    return queries
+
+
+@contextmanager
+def _recording(session: SparkSession, queries: list[RecordedQuery]) -> Iterator[None]:
+    """While this lasts, the script of this thread gets `session`, can stop nothing, and starts nothing."""
+    here = threading.get_ident()
+
+    def in_script(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        def chosen(*given: Any, **named: Any) -> Any:
+            return (replacement if threading.get_ident() == here else original)(*given, **named)
+
+        return chosen
+
+    def session_of(builder: Any) -> SparkSession:
+        _apply(session, builder._options)
+        return session
+
+    def write_stream(frame: ClassicDataFrame) -> DataStreamWriter:
+        return Recorder(frame, queries) if frame.sparkSession is session else DataStreamWriter(frame)
+
+    def awaited(manager: StreamingQueryManager, timeout: float | None = None) -> bool:
+        if timeout is None:
+            raise Awaited
+        return True
+
+    replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (SparkSession.Builder, "getOrCreate", session_of),
+        (SparkSession.Builder, "create", session_of),
+        (SparkSession, "stop", lambda session: None),
+        (SparkContext, "stop", lambda context: None),
+        (StreamingQueryManager, "awaitAnyTermination", awaited),
+    )
+    with ExitStack() as stack:
+        for owner, name, replacement in replaced:
+            stack.enter_context(_replaced(owner, name, in_script(replacement, getattr(owner, name))))
+        stack.enter_context(_replaced(ClassicDataFrame, "writeStream", property(write_stream)))
+        yield
+
+
+@contextmanager
+def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _apply(session: SparkSession, options: Mapping[str, Any]) -> None:
+    """Settings of the application, such as its name, its master or its jars, are those of the Spark that runs."""
+    for key, value in options.items():
+        if key not in KEPT:
+            with suppress(PySparkException):
+                session.conf.set(key, value)

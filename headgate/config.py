@@ -382,7 +382,7 @@ class SparkSettings:
     longest_epoch_s: float = setting(
         5.0,
         "s",
-        "An epoch reads no more rows than the last epoch would have processed in this time, so that changes take effect soon.",
+        "An epoch reads no more rows than take this long, beyond the fixed time of an epoch, so that changes take effect soon.",
         0.1,
     )
     first_rows: int = setting(

@@ -158,6 +158,11 @@ class JobRecord:
     met: bool | None = None
     """Whether the intent was met."""
 
+    @property
+    def lag_unknown(self) -> bool:
+        """Whether the job was measured and its sources did not say how many rows waited."""
+        return self.arrival_rows_s is not None and self.juice is None
+
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:

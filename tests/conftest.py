@@ -25,7 +25,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")  # `make explore` asks for the other one
 
 ON_ONE_SPARK = (
-    ("epochs", "failures", "keyed"),
+    ("epochs", "failures", "keyed", "lag"),
     ("contract", "examples", "fencing", "health", "latency", "redis", "redis_loss", "removed", "security", "classes"),
 )
 """Modules of tests/spark that share a Spark, in two groups that take equally long: each Spark is slow for its first minute."""

@@ -68,7 +68,7 @@ class _Run:
     """When the newest row of the epoch in flight arrived."""
     most_rows: float = constants.FIRST_EPOCH_ROWS
     """Rows that the next epoch reads at most, of all sources together."""
-    cost: EpochCost = EpochCost()
+    cost: EpochCost = field(default_factory=EpochCost)
     busy_cores: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
     points: list[tuple[float, float]] = field(default_factory=list)

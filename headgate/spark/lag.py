@@ -112,7 +112,9 @@ class Report:
 class Lags:
     """The lags of one run of a job. Owner: its lock; the epochs of the job write, and those who ask read."""
 
-    def __init__(self, streams: Mapping[str, tuple[Units, ...]], processed: Mapping[str, float], extra: int = 0) -> None:
+    def __init__(
+        self, streams: Mapping[str, tuple[Units, ...]], processed: Mapping[str, float], extra: int = 0
+    ) -> None:
         """`processed` are the rows of earlier runs; `extra` streams at the end belong to no source."""
         self._streams = streams
         self._extra = extra
@@ -140,7 +142,9 @@ class Lags:
             return self._rows(source, mine, report)
 
     def _rows(self, source: str, told: list[tuple[Any, Any, Any]], report: Report) -> float | None:
-        units = [stream.waiting(end, latest) for stream, (_, end, latest) in zip(self._streams[source], told, strict=True)]
+        units = [
+            stream.waiting(end, latest) for stream, (_, end, latest) in zip(self._streams[source], told, strict=True)
+        ]
         idle = all(start == end for start, end, _ in told)
         done = self._processed_by(report.epoch - 1 if idle else report.epoch, source)
         if done is None or not units or any(one is None for one in units):

@@ -29,7 +29,10 @@ def epochs(takes_s: Callable[[float], float], count: int, first: float = 10_000.
 
 @examples(60)
 @given(
-    fixed_s=st.floats(0.0, 60.0), rows_s=st.floats(30.0, 1e6), noise=st.sampled_from([0.0, 0.02, 0.05]), seed=st.integers()
+    fixed_s=st.floats(0.0, 60.0),
+    rows_s=st.floats(30.0, 1e6),
+    noise=st.sampled_from([0.0, 0.02, 0.05]),
+    seed=st.integers(),
 )
 @example(fixed_s=12.0, rows_s=2000.0, noise=0.0, seed=0)
 @example(fixed_s=5.16, rows_s=1e5, noise=0.0, seed=0)
@@ -39,7 +42,9 @@ def test_rows_of_an_epoch_converge_to_what_takes_the_longest_time_whatever_the_f
     draws = random.Random(seed)
     read = epochs(lambda rows: (fixed_s + rows / rows_s) * (1 + draws.uniform(-noise, noise)), SETTLED + 20)
     shares = [rows / (LONGEST_S * rows_s) for rows in read[SETTLED:]]
-    unclear = 1 + 4 * noise * fixed_s / LONGEST_S  # rows that take less time than the fixed part varies cannot be told from none
+    unclear = (
+        1 + 4 * noise * fixed_s / LONGEST_S
+    )  # rows that take less time than the fixed part varies cannot be told from none
     least = min(0.2, 1 - fixed_s / LONGEST_S) if fixed_s < LONGEST_S else 0.2
     assert min(shares) > max(0.05, least) / unclear
     assert max(shares) < 4 * unclear

@@ -70,7 +70,7 @@ def distance(start: Any, end: Any) -> float | None:
 
 def streams_of(frame: DataFrame, checkpoint: Path, first: int) -> tuple[Units, ...]:
     """The streams that a streaming DataFrame reads, in Spark's order; `first` is the number that Spark gives the first of them."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # type: ignore[operator]
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = [leaves.apply(number) for number in range(leaves.size())]
     streaming = [leaf for leaf in found if leaf.isStreaming()]
     return tuple(_stream(leaf, checkpoint / "sources" / str(first + n)) for n, leaf in enumerate(streaming))

@@ -211,6 +211,22 @@ class Settings:
     held_least: float = setting(
         0.02, "share", "Health: input that is held back for less than this share of the window is no symptom.", 0, 1
     )
+    backlog_wait_s: float = setting(
+        60.0,
+        "s",
+        "Health: rows that wait at the sources for longer than this, and do not become fewer, are a symptom (backlog / rows per second).",
+        1,
+    )
+    health_least_epochs: int = setting(
+        3, "epochs", "Health: lanes are compared only after this many epochs since the last change.", 1
+    )
+    health_effect: float = setting(
+        0.05,
+        "share",
+        "Health: lanes that differ are a symptom only if the busiest costs at least this share of the time more than its peers.",
+        0,
+        1,
+    )
     alike: float = setting(
         0.25,
         "share",
@@ -406,7 +422,7 @@ class SparkSettings:
     longest_epoch_s: float = setting(
         5.0,
         "s",
-        "An epoch reads no more rows than the last epoch would have processed in this time, so that changes take effect soon.",
+        "An epoch reads no more rows than take this long, beyond the fixed time of an epoch, so that changes take effect soon.",
         0.1,
     )
     first_rows: int = setting(

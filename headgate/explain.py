@@ -31,6 +31,8 @@ RATE_CHANGE = 0.25
 """Input that moved by more than this share since it was last told is told again."""
 RATE_SETTLED, RATE_STAYED_S = 0.1, 120.0
 """A rate is told once it has stayed within this share of itself for so long: a ramp is news when it ends."""
+LAG_STAYED_S = 60.0
+"""A lag that was unknown for so long is told."""
 ADVICE_AGAIN_S = 86400.0
 """The same advice is told again after so long at the earliest."""
 START_KEY, CLOCK_KEY, WALL_CLOCK = "start_s", "clock", "wall"
@@ -106,6 +108,8 @@ class _Told:
     """Since when the input has been about the same, and what it was then."""
     missed: JobRecord | None = None
     intent: tuple[str, float] | None = None
+    lag_unknown_since_s: float | None = None
+    lag_told: bool = False
 
 
 def _measured(view: _View) -> Iterator[Line]:
@@ -113,12 +117,26 @@ def _measured(view: _View) -> Iterator[Line]:
     for at_s, now in view.pairs():
         _follow_rate(told, at_s, now.arrival_rows_s)
         moved = list(_input_changed(told, at_s, now))
-        sentences = [*_intent_changed(told, now), *_goal_changed(told, now)]
+        sentences = [*_intent_changed(told, now), *_goal_changed(told, now), *_lag_changed(told, at_s, now)]
         if moved and not sentences and told.rate_since is not None:
             yield Line(told.rate_since[0], moved[0], _job_facts(now))  # told late, but it happened then
         elif sentences:
             yield Line(at_s, "; ".join([*moved, *sentences]), _job_facts(now))
         _remember(told, now)
+
+
+def _lag_changed(told: _Told, at_s: float, now: JobRecord) -> Iterator[str]:
+    """A lag that stays unknown is told once: the first readings of a job never know it."""
+    if not now.lag_unknown:
+        if told.lag_told and now.juice is not None:
+            yield f"lag is known again (juice {_share(now.juice)})"
+        told.lag_unknown_since_s, told.lag_told = None, False
+        return
+    since_s = told.lag_unknown_since_s if told.lag_unknown_since_s is not None else at_s
+    told.lag_unknown_since_s = since_s
+    if not told.lag_told and at_s - since_s >= LAG_STAYED_S:
+        told.lag_told = True
+        yield "lag unknown: a source does not say how many rows wait, so juice is unknown and not judged"
 
 
 def _follow_rate(told: _Told, at_s: float, rate: float | None) -> None:

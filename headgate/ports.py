@@ -178,6 +178,11 @@ class JobRecord:
     latency: LatencyRecord | None = None
     """None where nothing was put out in the window, and in journals of earlier versions."""
 
+    @property
+    def lag_unknown(self) -> bool:
+        """Whether the job was measured and its sources did not say how many rows waited."""
+        return self.arrival_rows_s is not None and self.juice is None
+
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:

@@ -54,6 +54,8 @@ class Row:
     """What is said instead of whether it meets its intent."""
     age_s: float | None = None
     """Age of the reading that the row was measured on; None if it is not known."""
+    lag_unknown: bool = False
+    """The job was measured, and how many rows wait is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def _row_of_job(job: JobView) -> Row:
         juice_missed=job.met is False and _above(intent.juice, job.juice),
         lanes=sum(job.allocation.lanes.values()),
         pace_s=job.allocation.pace_s,
+        lag_unknown=job.lag_unknown,
     )
 
 
@@ -116,6 +119,7 @@ def _row_of_record(name: str, job: JobRecord) -> Row:
         juice_missed=job.met is False and _above(job.juice_intent, job.juice),
         lanes=sum(job.lanes.values()),
         pace_s=job.pace_s,
+        lag_unknown=job.lag_unknown,
     )
 
 
@@ -275,7 +279,7 @@ def _cells(row: Row, layout: _Layout) -> dict[str, Text]:
     latency = Text("-" if row.latency_s is None else show_seconds(row.latency_s, 2))
     if row.latency_missed:
         latency.append(" ↑").stylize("red")
-    juice = Text("-" if row.juice is None else f"{row.juice:.2f}")
+    juice = Text(_juice(row))
     if row.juice_missed:
         juice.append(" ↓").stylize("red")
     return {
@@ -289,6 +293,12 @@ def _cells(row: Row, layout: _Layout) -> dict[str, Text]:
         "read": Text("-" if row.age_s is None else f"{show_seconds(round(row.age_s), 2)} ago"),
         "state": _state(row),
     }
+
+
+def _juice(row: Row) -> str:
+    if row.juice is None:
+        return "unknown" if row.lag_unknown else "-"
+    return f"{row.juice:.2f}"
 
 
 def utility_bar(row: Row) -> Text:

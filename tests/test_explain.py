@@ -339,3 +339,13 @@ def test_lease_has_its_figures_and_says_if_it_was_refused(hosted: MemoryJournal)
     assert told(hosted, "leased-3") == [
         "0:10:00  why: tried to lease leased-3 for 1.5 per 10 min, but that failed: no address is left"
     ]
+
+
+def test_lag_that_stays_unknown_is_told_once_and_again_when_it_is_known():
+    unknown = dataclasses.replace(MET, juice=None)
+    lines = told(of(MET, *[unknown] * 10, MET))
+    assert [line for line in lines if "lag" in line] == [
+        "0:01:10  lag unknown: a source does not say how many rows wait, so juice is unknown and not judged",
+        "0:01:50  lag is known again (juice 1)",
+    ]
+    assert not [line for line in told(of(*[unknown] * 3, *[MET] * 3)) if "lag" in line]

@@ -208,3 +208,9 @@ def test_on_a_terminal_the_last_picture_stays():
     last = console.file.getvalue().rsplit("cluster", 1)[1]  # type: ignore[attr-defined]
     assert "fine" in last
     assert "look-up was the bottleneck" in last
+
+
+def test_juice_of_a_job_whose_lag_is_unknown_is_called_unknown():
+    record = JobRecord(utility=9.0, worth=10.0, latency_s=0.5, juice=None, arrival_rows_s=100.0, met=True)
+    rows = rows_of_round(RoundRecord(10.0, "converged", 9.0, 10.0, {"page-load": record}))
+    assert "unknown" in drawn(jobs_table(rows)[0])[-1].split()

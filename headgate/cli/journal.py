@@ -257,6 +257,7 @@ def _row(name: str, job: JobStatus) -> Row:
         pace_s=job.pace_s,
         note="stale" if job.stale else "",
         age_s=job.age_s,
+        lag_unknown=job.lag_unknown,
     )
 
 

@@ -201,12 +201,14 @@ def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[flo
     return min(span.processed(child, parent), offered) / total, offered / total
 
 
-def job_juice(graph: Graph, span: Span) -> float:
-    """Eq. 6, with sink weights: what the sinks got of what they would get if nothing waited.
+def job_juice(graph: Graph, span: Span) -> float | None:
+    """Eq. 6, with sink weights: what the sinks got of what they would get if nothing waited; None if it is not known what waits.
 
     With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so the sources are summed
     on the way: no table per operator is needed.
     """
+    if span.first.reading.backlog is None or span.last.reading.backlog is None:
+        return None
     if span.last.reading.backlog == 0:
         return 1.0  # nothing waits: no need to look at every edge
     actual: dict[str, float] = {}
@@ -314,8 +316,14 @@ class JobView:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, nothing was put out since the start, or nothing says how late: there is nothing to judge."""
-        return self.span is not None and self.latency_s is None and self.juice is not None and self.utility is None
+        """Whether nothing waits, nothing was put out since the start, or nothing says how late or how much: nothing can be judged."""
+        unknown = self.latency_s is None or self.juice is None
+        return self.span is not None and unknown and self.utility is None
+
+    @property
+    def lag_unknown(self) -> bool:
+        """Whether the job was measured and its sources do not say how many rows wait: its juice is not known."""
+        return self.span is not None and self.juice is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +451,9 @@ def _latency_without_output_s(job: Job, span: Span, juice: float | None, setting
     """
     if any(span.rows_in(sink) > 0 for sink in job.graph.sinks):
         return None
-    waits = in_one_epoch(span) or juice is None or juice <= NOTHING_DUE
+    waits = in_one_epoch(span) or (juice is not None and juice <= NOTHING_DUE)
+    if not waits and juice is None:
+        return None
     if not has_worked(job.graph, span):
         return span.seconds if waits and span.seconds >= settings.warm_up_s - 1e-6 else None
     return max(span.seconds, _age_s(span)) if waits else 0.0

@@ -172,9 +172,10 @@ class JobReading:
     """Grows each time another allocation takes effect."""
     operators: Mapping[str, OperatorReading]
     arrived: Mapping[str, float]
-    """Rows that reached each source since the job started (counter)."""
+    """Rows that reached each source since the job started (counter); of a source that cannot tell, those it has put out."""
     backlog: float | None
-    """Rows that arrived or were sent and have not been processed; a row that got lost on the way stays among them."""
+    """Rows that arrived or were sent and have not been processed; a row that got lost on the way stays among them. None if a
+    source cannot tell how many rows have arrived."""
     latency: Latency | None
     """Latency of the rows put out since the reading before; None if there were none."""
     in_epochs_s: float | None = None

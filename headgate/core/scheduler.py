@@ -389,6 +389,8 @@ def _count_stable(now: Situation) -> Result:
 
 
 def _wait_for_backlog(now: Situation) -> Result:
+    if now.unclear:
+        return now.state, Decision("", f"lanes of {_names(now.unclear)} differ, but not for long enough to say why")
     return now.state, Decision("", f"{_names(now.mending)} will meet the intent once the backlog is gone")
 
 

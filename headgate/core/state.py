@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 
 from headgate.config import Settings
-from headgate.core.health.care import Care, remedy_for
+from headgate.core.health.care import Care, Finding, finding_of
 from headgate.core.health.records import Diagnosis, LogEntry, Remedy, patient_of
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, ActionKind, Allocation, JobAllocation
@@ -185,27 +185,44 @@ class Situation:
     @cached_property
     def mending(self) -> list[JobView]:
         """Jobs that miss their intents, but not for long any more: the search waits for them."""
-        return [job for job in self.missing if mends(job, self.settings)]
+        return [job for job in self.missing if mends(job, self.settings) or self._is_unclear(job)]
 
     @cached_property
     def uneasy(self) -> list[JobView]:
         """Jobs that meet their intents by so little that the next fluctuation breaks them (beyond the paper)."""
+        return [job for job in self._close if not self._is_unclear(job)]
+
+    @cached_property
+    def _close(self) -> list[JobView]:
         close = (job for job in self.view.jobs.values() if job.met and brink(job) > self.settings.brink)
         return [job for job in close if not self.skips(job.job.name) and not catching_up(job, self.settings)]
 
     @cached_property
     def remedies(self) -> Mapping[str, Remedy]:
         """What the diagnosis of each job that wants help asks for, where its lanes were measured one by one."""
-        found = {}
-        for job in (*self.wanting, *self.uneasy):
-            remedy = remedy_for(self.state.care.log, patient_of(job, self.view.hosts, self.view.at_s, self.settings))
-            if remedy is not None:
-                found[job.job.name] = remedy
-        return found
+        names = (job.job.name for job in (*self.wanting, *self.uneasy))
+        return {name: remedy for name in names if (remedy := self._findings[name].remedy) is not None}
+
+    @cached_property
+    def unclear(self) -> list[JobView]:
+        """Jobs that miss their intents, and whose lanes differ, but not for long enough to say why."""
+        return [job for job in self.missing if self._is_unclear(job)]
+
+    @cached_property
+    def _findings(self) -> Mapping[str, Finding]:
+        log, at = self.state.care.log, (self.view.hosts, self.view.at_s, self.settings)
+        return {job.job.name: finding_of(log, patient_of(job, *at)) for job in (*self.missing, *self._close)}
+
+    def _is_unclear(self, job: JobView) -> bool:
+        return self._findings[job.job.name].unclear
 
     def _left_alone(self, job: JobView) -> bool:
         """Whether the job gets no help with its backlog: more lanes do not speed it up while cores are short."""
-        return mends(job, self.settings) or (bool(self.view.congested) and recovering(job, self.settings.improvement))
+        return (
+            mends(job, self.settings)
+            or self._is_unclear(job)
+            or (bool(self.view.congested) and recovering(job, self.settings.improvement))
+        )
 
     def skips(self, name: str) -> bool:
         """Whether the job is set aside now."""

@@ -43,6 +43,8 @@ class JobStatus:
     juice: float | None = None
     arrival_rows_s: float | None = None
     backlog: float | None = None
+    lag_unknown: bool = False
+    """The job was measured, but a source does not say how many rows wait: `juice` and `backlog` are null."""
     epochs: int | None = None
     lanes: dict[str, int] = field(default_factory=dict)
     pace_s: float | None = None
@@ -227,6 +229,7 @@ def _measured(told: JobStatus, view: JobView) -> JobStatus:
         juice=view.juice,
         arrival_rows_s=view.span.arrival_rows_s() if view.span is not None else None,
         backlog=reading.backlog if reading is not None else None,
+        lag_unknown=view.lag_unknown,
         epochs=reading.epochs if reading is not None else None,
         lanes=dict(view.allocation.lanes),
         pace_s=view.allocation.pace_s,

@@ -59,7 +59,7 @@ EPOCH_FIXED_CORES_S: Final = 0.16
 TASK_CORES_S: Final = 0.004
 """Core seconds to launch one task."""
 LONGEST_EPOCH_S: Final = 5.0
-"""An epoch reads no more rows than the last one would have worked off in this time."""
+"""An epoch reads no more rows than take this long, beyond its fixed time."""
 FIRST_EPOCH_ROWS: Final = 10000.0
 """Rows that the first epoch of a job reads at most."""
 LEAST_EPOCH_ROWS: Final = 100.0

@@ -1,7 +1,7 @@
 """The epoch model: one micro-batch after another per job, stages one after another, tasks on slots (as in Spark).
 
-Each epoch takes what has arrived, but no more than the last one would have worked off in a few seconds; it costs something
-fixed whatever its size, and ends when its last stage does. Epochs of different jobs run side by side and share the cores; how
+Each epoch takes what has arrived, but no more rows than take a few seconds beyond its fixed cost, which it has whatever its size;
+it ends when its last stage does. Epochs of different jobs run side by side and share the cores; how
 much an epoch is stretched by the others is decided when it starts.
 """
 
@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headgate.core.epoch_cost import EpochCost
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, Graph, HostReading, JobReading, OperatorReading
 from headgate.sim import constants
@@ -74,6 +75,7 @@ class _Run:
     """When the newest row of the epoch in flight arrived."""
     most_rows: float = constants.FIRST_EPOCH_ROWS
     """Rows that the next epoch reads at most, of all sources together."""
+    cost: EpochCost = field(default_factory=EpochCost)
     busy_cores: float = 0.0
     tasks: tuple[float, float] = (0.0, 0.0)
     """Tasks of the epoch in flight that run and that wait for a slot, on average."""
@@ -329,8 +331,8 @@ class EpochEngine(SimulatedEngine):
         run.in_epochs_s += self._now_s - run.started_s
         run.ended_s = self._now_s
         if sum(run.pending.values()) > 0:
-            factor = constants.LONGEST_EPOCH_S / (self._now_s - run.started_s)
-            run.most_rows = max(constants.LEAST_EPOCH_ROWS, sum(run.pending.values()) * factor)
+            run.cost = run.cost.after(sum(run.pending.values()), self._now_s - run.started_s)
+            run.most_rows = max(constants.LEAST_EPOCH_ROWS, run.cost.rows_in(constants.LONGEST_EPOCH_S))
         run.read_to_s, run.busy_cores, run.tasks, run.pending = run.until_s, 0.0, (0.0, 0.0), {}
         self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
 

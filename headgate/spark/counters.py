@@ -134,17 +134,18 @@ class Counters:
     def reading(
         self, now_s: float, arrived: Mapping[str, float | None], slices: Mapping[str, Slices] | None = None
     ) -> JobReading:
-        """Everything at one moment; latency since the reading before. A source that cannot tell counts as read to the end."""
+        """Everything at one moment; latency since the reading before. The backlog is unknown if one source cannot tell."""
         with self._lock:
             processed = {source: self.processed(source) for source in self.graph.sources}
             known = {source: max(done, arrived.get(source) or 0.0) for source, done in processed.items()}
+            waiting = sum(known[source] - processed[source] for source in processed)
             latency, self._latency = merge(self._latency), []
             in_flight_s = now_s - self._started_s if self._started_s is not None else 0.0
             return JobReading(
                 version=self.version,
                 operators={name: self._operator(name, (slices or {}).get(name)) for name in self.graph.operators},
                 arrived=known,
-                backlog=sum(known[source] - processed[source] for source in processed),
+                backlog=None if any(arrived.get(source) is None for source in processed) else waiting,
                 latency=latency,
                 in_epochs_s=self._in_epochs_s + in_flight_s,
                 epochs=self.epochs,

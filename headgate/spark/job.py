@@ -33,6 +33,7 @@ from headgate.spark.given import Given, Moment
 from headgate.spark.inflow import Inflow
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.keyed_hosts import Hosted, planned_anew
+from headgate.spark.lag import Lags, Report, Units, streams_of
 from headgate.spark.limits import RowLimits
 from headgate.spark.metering import LATE_S, Arrivals, Counter, Gateway, TaskRecords
 from headgate.spark.places import ONE_HOST, Cluster
@@ -110,6 +111,10 @@ class RunningJob:
         self._limits = RowLimits(self.graph.sources, self._place_of, shared.settings, lambda: self._given.of_sources)
         self.inflows = {name: Inflow(self._question(name)) for name in self.graph.sources}
         self._counters = start_of(self.graph, allocation, self._given.version, {})
+        self._streams: dict[str, tuple[Units, ...]] = {}
+        self._lags = Lags({}, {})
+        self._inferred: set[str] = set()
+        """Sources that do not count arrivals themselves."""
         self._shape = plan.Shape()
         self._counter = Counter(shared.gateway)
         self._sampling = Sampling()
@@ -175,7 +180,9 @@ class RunningJob:
         given = self._give(lambda given: replace(given, version=given.version + 1))  # what is counted starts from zero
         self._limits.write()
         stream = self._stream()
-        self._counters = start_of(self.graph, given.allocation, given.version, self._processed_before())
+        before = self._processed_before()
+        self._counters = start_of(self.graph, given.allocation, given.version, before)
+        self._lags = Lags(self._streams, before, int(self.topology.has_timers))
         self._sampling = Sampling()
         self._returned_s = None
         self._close_state()
@@ -279,13 +286,16 @@ class RunningJob:
         return self._counters.epochs
 
     def _stream(self) -> DataFrame:
-        frames = {}
+        frames: dict[str, DataFrame] = {}
+        self._streams = {}
         for name in self.graph.sources:
             with plan.named(name):
                 frame = self._source(name).stream(self._spark, self._place_of(name))
                 if not frame.isStreaming:
                     raise EngineError("its function returned a DataFrame that is not a stream; use spark.readStream")
             frames[name] = frame
+            number = sum(map(len, self._streams.values()))
+            self._streams[name] = streams_of(frame, self.place / CHECKPOINT, number)
         stream = plan.tagged_union(frames)
         return ticks.with_ticks(self._spark, stream, self._ticks) if self.topology.has_timers else stream
 
@@ -333,8 +343,9 @@ class RunningJob:
             return self._given
 
     def _limit_rows(self, sent: Mapping[str, int], took_s: float) -> None:
-        inflow.ask_all(self.inflows.values(), self._shared.askers, self._settings.ask_s)
-        arrived = {name: told.rows for name, one in self.inflows.items() if (told := one.told()) is not None}
+        elastic = {name: one for name, one in self.inflows.items() if self._source(name).elastic}
+        inflow.ask_all(elastic.values(), self._shared.askers, self._settings.ask_s)
+        arrived = {name: told.rows for name, one in elastic.items() if (told := one.told()) is not None}
         self._limits.adjust(sent, arrived, took_s)
 
     # -- epochs, in the query's own thread
@@ -470,6 +481,7 @@ class RunningJob:
         self._read_to_s = started.wall_s
         self._forgive_upkeep()
         after = {source: before[source] + sent[source] for source in before}
+        self._lags.counted(epoch.number, after)
         progress.save(self.place, Progress(epoch.number, before, after))
         self._tell_losses()
 
@@ -516,15 +528,28 @@ class RunningJob:
 
     def _question(self, source: str) -> Callable[[], float | None]:
         """A job that is forgotten is not asked: the answer would make its directory again."""
-        return lambda: None if self._forgotten else self._source(source).arrived(self._place_of(source))
+        return lambda: None if self._forgotten else self._ask(source)
+
+    def _ask(self, source: str) -> float | None:
+        """What a source says; of a source that does not count arrivals, what Spark's report of the last epoch says."""
+        told = self._source(source).arrived(self._place_of(source))
+        if told is not None:
+            return told
+        self._inferred.add(source)
+        query = self._query
+        progress_ = query.lastProgress if query is not None else None
+        report = Report.of(progress_.json) if progress_ is not None else None
+        return self._lags.arrived(source, report, self._settings.source_stale_s)
 
     def _arrived(self, source: str) -> float | None:
-        """The last answer of a source; None if it cannot tell. One that used to tell and does not any more is an error."""
+        """The last answer of a source; None if it cannot tell. One that used to count and does not any more is an error."""
         told = self.inflows[source].told()
         if told is None:
             return None
         age_s = time.monotonic() - told.at_s
         if age_s > self._settings.source_stale_s:
+            if source in self._inferred:
+                return None
             raise EngineError(f'source "{source}" has not said for {show_seconds(age_s, 2)} how many rows arrived')
         return told.rows
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headgate.config import SparkSettings
+from headgate.core.epoch_cost import EpochCost
 from headgate.spark import levers
 from headgate.spark.connections import patience_of
 from headgate.spark.levers import Levers
@@ -17,8 +18,8 @@ LEAST_ROWS = 10
 CATCH_UP = 1.2
 """And so many times what arrived since the epoch before: an epoch that is slow for other reasons must not fall behind."""
 LONGER = 2.0
-"""But never so many that, at the speed of the epoch before, it would take more than this many times the longest time: with too few
-lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
+"""But never so many that its rows would take more than this many times the longest time: with too few lanes, each epoch would be
+longer than the one before, and the lanes that help would come only after it."""
 
 
 class RowLimits:
@@ -40,6 +41,7 @@ class RowLimits:
         self._lock = threading.Lock()
         self._rows: dict[str, int] = {}
         self._arrived_before: dict[str, float] = {}
+        self._cost = EpochCost()
 
     def write(self) -> None:
         """From the next epoch on, sources have what is wanted now: asked for under the lock, so that the newest wins."""
@@ -51,9 +53,11 @@ class RowLimits:
                 levers.write(self._place_of(name), Levers(lanes.get(name, 1), read_limit, self._patience))
 
     def adjust(self, sent: Mapping[str, int], arrived: Mapping[str, float], took_s: float) -> None:
-        """As many rows as would have been worked off in the longest time that an epoch may take; or as arrive, within limits."""
-        factor = self._settings.longest_epoch_s / max(0.01, took_s)
+        """As many rows as are processed in the longest time that the rows of an epoch may take; or as arrive, within limits."""
+        rows = sum(sent[name] for name in self._sources)
         with self._lock:
+            self._cost = self._cost.after(rows, took_s)
+            factor = self._cost.rows_in(self._settings.longest_epoch_s) / rows if rows else 0.0
             for name in self._sources:
                 if sent[name] and name in arrived:
                     since = arrived[name] - self._arrived_before.get(name, 0.0)

@@ -61,7 +61,9 @@ def split_merge_and_duplicate() -> Counts:
 
 
 def juice(counts: Counts, before: Counts | None = None) -> float:
-    return job_juice(counts.graph, span_of_counts(counts, before))
+    found = job_juice(counts.graph, span_of_counts(counts, before))
+    assert found is not None
+    return found
 
 
 # -- the papers' examples
@@ -113,7 +115,8 @@ def test_rows_that_wait_for_more_than_two_epochs_are_late() -> None:
 def test_job_that_hardly_finishes_an_epoch_does_not_excuse_itself(epochs: int) -> None:
     counts = Counts(chain("in"), sources={"in": (6000, 0)})
     span = span_of_counts(counts, in_epochs_s=60, epochs=epochs)
-    assert job_juice(counts.graph, span) <= 0.5
+    found = job_juice(counts.graph, span)
+    assert found is not None and found <= 0.5
 
 
 # -- sinks and filters

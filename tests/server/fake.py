@@ -37,6 +37,7 @@ class FakeEngine:
         self.allocations: dict[str, JobAllocation] = {}
         self.latencies_s: dict[str, float] = {}
         self.latency_s = latency_s
+        self.backlog: float | None = 0.0
         self.closed = False
         self.refuses = ""
         self.unreadable = ""
@@ -82,7 +83,7 @@ class FakeEngine:
             version=self._versions[name],
             operators={one: _operator(graph, one, elapsed_s, lanes.get(one, 1)) for one in graph.operators},
             arrived=dict.fromkeys(graph.sources, RATE_ROWS_S * elapsed_s),
-            backlog=0.0,
+            backlog=self.backlog,
             latency=Latency.weighted([(latency_s, 10.0)]),
             in_epochs_s=0.9 * elapsed_s,
             epochs=int(20 * elapsed_s),

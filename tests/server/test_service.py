@@ -54,6 +54,17 @@ def test_engine_that_refuses_leaves_nothing_behind(bench):
     assert bench.service.registry.all() == {}
 
 
+def test_status_says_that_the_lag_is_unknown(bench):
+    bench.submit()
+    bench.rounds(4)
+    assert bench.service.status().jobs["orders"].lag_unknown is False
+    bench.engine.backlog = None
+    bench.rounds(4)
+    job = bench.service.status().jobs["orders"]
+    assert (job.lag_unknown, job.juice, job.backlog) == (True, None, None)
+    assert (job.met, job.utility) == (True, 35.0)
+
+
 def test_round_is_seen_in_the_status(bench):
     bench.submit(tenant="shop")
     bench.rounds(4)

@@ -77,3 +77,8 @@ def test_hosts_that_are_avoided_already_hold_up_no_other_change() -> None:
 def test_slices_are_told_with_their_rows_and_lanes(counters: Counters) -> None:
     told = counters.reading(1.0, {"in": 0.0}, KNOWN).operators["work"]
     assert (told.slice_rows, told.slice_lanes) == KNOWN["work"]
+
+
+def test_backlog_is_unknown_if_a_source_cannot_tell_what_arrived(counters: Counters) -> None:
+    assert counters.reading(0.0, {"in": 12.0}).backlog == 12.0
+    assert counters.reading(0.0, {"in": None}).backlog is None

@@ -9,13 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headgate.config import FAST
+from headgate.controller import Controller
+from headgate.core.health.policies import Late
+from headgate.core.health.records import TOO_FEW_LANES, patient_of
+from headgate.core.health.resolving import SCALE_UP
+from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, Outcome
 from headgate.core.routing import lane_loads
-from headgate.spark import sinks
+from headgate.policies import policy_named
+from headgate.settings import settings_from
+from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.topology import Topology
 from headgate.state.hashing import slices_of
 from headgate.state.operators import Batches, Changed, KeyedRows
+from tests.core.patients import looked_at
 
 from .builders import change, epochs, put_in, reading, start, topology, written
 from .conftest import Until
@@ -46,6 +55,46 @@ def uncombined(out: Path) -> Topology:
     )
     job.sink("out", sinks.files(out), counted)
     return job
+
+
+FEW_KEYS, FEW_LANES, RATE = 2, 3, 800
+
+
+def few_keys() -> Topology:
+    """Two keys on three lanes: one lane has nothing to do, and no assignment of slices changes that."""
+    job = Topology("job", Intent(latency="20s", juice=0.5), pace_s=0.5)
+    keyed = job.transform(
+        "key", lambda rows: rows.selectExpr(f"row % {FEW_KEYS} as user"), job.source("in", sources.load(RATE))
+    )
+    counting_ = Batches({"n": "int64"}, seen)
+    counted = job.keyed(
+        "count", counting_, keyed, key="user", schema="user long, n long", lanes=FEW_LANES, slices=SLICES
+    )
+    job.sink("out", sinks.discard(), counted)
+    return job
+
+
+@pytest.mark.slow
+def test_healthy_job_with_few_keys_gets_no_diagnosis_from_its_cold_start_on(engine: SparkEngine, until: Until) -> None:
+    """Examined in every round as if it missed its intent."""
+    settings = settings_from({**FAST, "window_s": 12.0, "warm_up_s": 4.0})
+    controller = Controller(engine, policy_named("headgate", settings), None, settings)
+    engine.submit(few_keys())
+    found: list[str] = []
+    known: set[bool] = set()
+
+    def examined() -> bool:
+        view, decision = controller.round()
+        job = view.jobs["job"]
+        told = [] if job.span is None else looked_at(patient_of(job, view.hosts, view.at_s, settings), Late())[2]
+        found.extend(one.kind for one in told if one.kind != TOO_FEW_LANES)
+        known.add(job.span is not None and job.span.last.reading.operators["count"].slice_rows is not None)
+        assert decision.action is None or decision.action.remedy in ("", SCALE_UP)
+        return job.span is not None and job.span.seconds >= 10 and (job.span.last.reading.epochs or 0) >= 8
+
+    until(examined, "ten seconds of measurements")
+    assert known == {False, True}
+    assert found == []
 
 
 def applied(engine: SparkEngine, **wanted: object) -> Outcome:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.config import Settings
+from headgate.core.health.diagnosing import is_unclear
 from headgate.core.health.policies import LANE_REMEDIES, HealthPolicy, Late
 from headgate.core.health.records import (
     Alert,
@@ -141,16 +142,27 @@ def resolve(
 _LATE = Late()
 
 
-def remedy_for(log: Log, patient: Patient) -> Remedy | None:
-    """What the diagnosis of a job that misses its intent asks for; None where nothing is known of single lanes."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found in a job that misses its intent."""
+
+    remedy: Remedy | None = None
+    """What its diagnosis asks for; None where nothing is known of single lanes."""
+    unclear: bool = False
+    """Its lanes differ, but not for long enough to say why."""
+
+
+def finding_of(log: Log, patient: Patient) -> Finding:
+    """What is wrong with a job that misses its intent, and what helps."""
     span = patient.span
     lanes = patient.view.allocation.lanes
     if span is None or all(patient.samples[-1].reading.operators[name].lane_rows is None for name in lanes):
-        return None
+        return Finding()
     measured = Measurements(found for sensor in _LATE.sensors for found in sensor.measure(patient))
     symptoms = tuple(found for detector in _LATE.detectors for found in detector.detect(measured, patient))
     diagnoses = tuple(found for diagnoser in _LATE.diagnosers for found in diagnoser.diagnose(symptoms, patient))
-    return resolve(log, _LATE, diagnoses, measured, patient)[0]
+    unclear = is_unclear(symptoms) and not only_lanes(patient.settings)
+    return Finding(resolve(log, _LATE, diagnoses, measured, patient)[0], unclear)
 
 
 def _refused(log: Log, resolver: str, diagnosis: Diagnosis, patient: Patient) -> bool:

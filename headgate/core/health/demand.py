@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from enum import Enum
 
 from headgate.core.health.outliers import above
 from headgate.core.health.records import Patient
 from headgate.core.metrics import Span, epoch_s, span_of
-from headgate.core.model import OUTSIDE, JobReading
-from headgate.core.routing import best_places, imbalance, lane_loads
+from headgate.core.model import OUTSIDE, JobReading, spread_evenly
+from headgate.core.routing import best_places, imbalance, lane_loads, rebalanced
 from headgate.core.sizing import lanes_for, most_lanes, needed_work, selectivity
 
 BUSIEST_S = 60.0
@@ -82,6 +83,40 @@ def _enough(span: Span, name: str, work: float) -> int:
     return least
 
 
+def places_now(patient: Patient, operator: str, slices: int) -> tuple[int, ...]:
+    """The lane of each slice: as the allocation says, or as the engine has spread them.
+
+    While slices move between hosts there may be more lanes than there should be: then it is told when they are there.
+    """
+    now = patient.view.allocation
+    lanes = now.lanes[operator]
+    told = now.slices.get(operator) or patient.samples[-1].reading.operators[operator].slice_lanes
+    return told if told and len(told) == slices and max(told) < lanes else spread_evenly(slices, lanes)
+
+
+class Evening(Enum):
+    """What makes the busiest lane of a keyed operator less busy."""
+
+    SLICES = "other lanes for some slices"
+    LANES = "more lanes"
+    NOTHING = "nothing: too few keys, or one that is too hot"
+
+
+def evening(patient: Patient, operator: str) -> Evening | None:
+    """What evens out the rows of an operator's lanes, by what its slices got; None if it has no slices that are known."""
+    span = patient.span
+    loads = span.of_lanes(operator, "slice_rows") if span is not None else None
+    if not loads or sum(loads) <= 0:
+        return None
+    lanes = patient.view.allocation.lanes[operator]
+    before = places_now(patient, operator, len(loads))
+    enough = max(lane_loads(loads, before, lanes)) * (1 - patient.settings.improvement)
+    if max(lane_loads(loads, rebalanced(loads, before, lanes), lanes)) <= enough:
+        return Evening.SLICES
+    more = lanes * 2
+    return Evening.LANES if max(lane_loads(loads, best_places(loads, more), more)) <= enough else Evening.NOTHING
+
+
 def offered_rows_s(patient: Patient, span: Span, part_s: float | None = None) -> dict[str, float]:
     """Rows per second that each operator would get if nothing held back the sources."""
     graph = patient.view.job.graph
@@ -116,6 +151,14 @@ def works_off_backlog(patient: Patient) -> bool:
     if left <= CATCH_UP_ROWS_S * span.arrival_rows_s() or left >= before:
         return False
     return left * span.seconds / (before - left) <= patient.settings.patience_s
+
+
+def waits_s(span: Span) -> float | None:
+    """How long rows wait at the sources, at the rate at which they were processed; None if it is not known."""
+    rows_s = sum(span.rows_in(source) for source in span.last.reading.arrived) / span.seconds
+    if span.last.reading.backlog is None or rows_s <= 0:
+        return None
+    return max(0.0, _at_sources(span.last.reading)) / rows_s
 
 
 def _at_sources(reading: JobReading) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.core.health.demand import sources_held_short, spare_lanes
+from headgate.core.health.demand import Evening, evening, sources_held_short, spare_lanes
 from headgate.core.health.records import (
+    BACKLOG,
     EMIT_COUNT,
     HELD_BACK,
     LATE,
@@ -19,6 +20,7 @@ from headgate.core.health.records import (
     SPARE_LANES,
     TOO_FEW_LANES,
     TOO_LITTLE_INPUT,
+    UNCLEAR,
     UNEVEN_COST,
     UNEVEN_PENDING,
     UNEVEN_ROWS,
@@ -31,9 +33,9 @@ Symptoms = tuple[Symptom, ...]
 
 
 def trouble(symptoms: Symptoms) -> Symptom | None:
-    """The symptom that calls for a diagnosis: input held back, or an intent missed."""
+    """The symptom that calls for a diagnosis: input held back, rows that wait for long, or an intent missed."""
     found = {symptom.kind: symptom for symptom in reversed(symptoms)}
-    return found.get(HELD_BACK) or found.get(LATE)
+    return found.get(HELD_BACK) or found.get(BACKLOG) or found.get(LATE)
 
 
 def _at(symptoms: Symptoms, kind: str, operator: str) -> Symptom | None:
@@ -47,6 +49,26 @@ def _unlike(symptoms: Symptoms, main: Symptom) -> Symptom | None:
     return max(known, key=lambda symptom: symptom.value, default=None)
 
 
+def _needs_lanes(unlike: Symptom, patient: Patient) -> bool:
+    """Whether lanes have unlike rows only because there are fewer lanes than slices to spread."""
+    return unlike.kind == UNEVEN_ROWS and evening(patient, unlike.operator) is Evening.LANES
+
+
+def _is_remediable(unlike: Symptom, patient: Patient) -> bool:
+    """Whether something can be done about unlike rows, or one key fills a lane, which a person should know."""
+    if evening(patient, unlike.operator) is not Evening.NOTHING:
+        return True
+    span = patient.span
+    busy = span.busy_s(unlike.operator) if span is not None else ()
+    return span is not None and max(busy, default=0.0) >= patient.settings.spare_below * span.seconds
+
+
+def is_unclear(symptoms: Symptoms) -> bool:
+    """Whether lanes of the operator in trouble differ, but nothing can be said of them yet: the next readings will tell."""
+    main = trouble(symptoms)
+    return main is not None and _unlike(symptoms, main) is None and _at(symptoms, UNCLEAR, main.operator) is not None
+
+
 def _holds_back(symptom: Symptom, main: Symptom) -> bool:
     """Lanes that differ are to blame only if they are among those that hold back the input."""
     return not main.lanes or bool(set(symptom.lanes) & set(main.lanes))
@@ -57,10 +79,14 @@ class TooFewLanesDiagnoser:
 
     def diagnose(self, symptoms: Symptoms, patient: Patient) -> Iterable[Diagnosis]:
         main = trouble(symptoms)
-        if main is None or _unlike(symptoms, main) is not None:
+        if main is None or is_unclear(symptoms):
+            return
+        unlike = _unlike(symptoms, main)
+        if unlike is not None and not _needs_lanes(unlike, patient):
             return
         lanes = patient.view.allocation.lanes[main.operator]
         alike = f"its {lanes} lanes alike" if lanes > 1 else "its only lane busy"
+        alike = alike if unlike is None else f"{unlike.text}, and their slices cannot be spread better"
         yield Diagnosis(TOO_FEW_LANES, main.operator, f"{main.text}, {alike}: too few lanes", (main,))
 
 
@@ -84,6 +110,8 @@ class SkewDiagnoser:
         main = trouble(symptoms)
         unlike = _unlike(symptoms, main) if main is not None else None
         if main is None or unlike is None or unlike.kind != UNEVEN_ROWS:
+            return
+        if _needs_lanes(unlike, patient) or not _is_remediable(unlike, patient):
             return
         text = f"{main.text}; {unlike.text}: skewed keys"
         yield Diagnosis(SKEW, main.operator, text, _with_pending(symptoms, main, unlike), unlike.lanes)

@@ -25,6 +25,7 @@ from headgate.core.health.records import (
     SPARE_LANES,
     TOO_FEW_LANES,
     TOO_LITTLE_INPUT,
+    WAIT,
     Alert,
     Detector,
     Diagnoser,
@@ -47,6 +48,8 @@ from headgate.core.health.resolving import (
     ScaleUp,
 )
 from headgate.core.health.sensing import (
+    BacklogDetector,
+    CostChangeDetector,
     EmitCountDetector,
     HeldBackDetector,
     LaneSensor,
@@ -82,6 +85,7 @@ class HealthPolicy:
         """What an action on this operator is judged by, before it and after it."""
         return {
             "held": measured.one(HELD) or 0.0,
+            "wait": measured.one(WAIT) or 0.0,
             "held by operator": measured.one(HELD, operator) or 0.0,
             "emitted": measured.one(EMITTED) or 0.0,
             "sustains": sustained_rows_s(measured, operator),
@@ -107,7 +111,14 @@ class Provision(HealthPolicy):
 
     name = "provision"
     invasive = True
-    detectors: Sequence[Detector] = (HeldBackDetector(), PendingDetector(), RateSkewDetector(), LaneSpeedDetector())
+    detectors: Sequence[Detector] = (
+        HeldBackDetector(),
+        BacklogDetector(),
+        PendingDetector(),
+        RateSkewDetector(),
+        LaneSpeedDetector(),
+        CostChangeDetector(),
+    )
     diagnosers: Sequence[Diagnoser] = (
         SlowLanesDiagnoser(),
         SkewDiagnoser(),
@@ -122,7 +133,7 @@ class Provision(HealthPolicy):
     }
 
     def helped(self, entry: LogEntry, after: Mapping[str, float], patient: Patient) -> bool | None:
-        """That operator can take more rows, or holds back less; fewer lanes helped if still nothing is held back.
+        """That operator can take more rows, rows wait less, or it holds back less; fewer lanes helped if nothing is held back.
 
         How much is held back says little while queues are still filling up; what an operator can take does at any time.
         """
@@ -131,6 +142,8 @@ class Provision(HealthPolicy):
             return after["held"] <= settings.held_least
         if after["sustains"] > entry.before["sustains"] * (1 + settings.improvement) > 0:
             return True
+        if entry.before.get("wait", 0.0) > settings.backlog_wait_s:
+            return after.get("wait", 0.0) < entry.before["wait"] * (1 - settings.improvement)
         before, now = (_held(measures) for measures in (entry.before, after))
         if now <= settings.held_least or now < before * (1 - settings.improvement):
             return True
@@ -165,7 +178,9 @@ class Throughput(Provision):
     def __init__(self, target_rows_s: float) -> None:
         self.name = f"throughput:{target_rows_s * 60:.0f}/min"
         self.target_rows_s = target_rows_s
-        self.detectors = (*Provision.detectors, EmitCountDetector())
+        # A job that should put out so much may read an endless backlog: that rows wait is no symptom.
+        kept = (detector for detector in Provision.detectors if not isinstance(detector, BacklogDetector))
+        self.detectors = (*kept, EmitCountDetector())
         self.diagnosers = (*Provision.diagnosers[:3], TooLittleInputDiagnoser(target_rows_s))
         self.resolvers = {**Provision.resolvers, TOO_LITTLE_INPUT: (ScaleSource(target_rows_s),)}
 
@@ -180,7 +195,7 @@ class Late(Provision):
     """For a job that the scheduler picked because it misses its intent: the trouble is known, its cause is asked for."""
 
     name = "late"
-    detectors = (HeldBackDetector(), LateDetector(), PendingDetector(), RateSkewDetector(), LaneSpeedDetector())
+    detectors = (HeldBackDetector(), LateDetector(), *Provision.detectors[2:])
     diagnosers = Provision.diagnosers[:3]
 
 

@@ -15,10 +15,12 @@ from headgate.core.model import Action, ActionKind, Cause, HostReading, JobAlloc
 
 # -- names: those of the built-in parts; a part of the user's may use its own --------------------------------------------------
 
-ROWS, BUSY, COST, PENDING, HELD, EMITTED = "rows", "busy", "cost", "pending", "held", "emitted"
-"""Measurements: rows/s given, share of time busy, seconds per row, rows waiting, share of time holding back, rows/s put out."""
-HELD_BACK, LATE, UNEVEN_PENDING, UNEVEN_ROWS, UNEVEN_COST, NOTHING_WAITS, EMIT_COUNT = (
-    "input held back", "late", "pending uneven", "rates uneven", "lanes unlike", "nothing waits", "emit count",
+ROWS, BUSY, COST, PENDING, HELD, EMITTED, WAIT = "rows", "busy", "cost", "pending", "held", "emitted", "wait"
+"""Measurements: rows/s given, share of time busy, seconds per row, rows waiting, share of time holding back, rows/s put out, and
+seconds that rows wait at the sources."""
+HELD_BACK, BACKLOG, LATE, UNEVEN_PENDING, UNEVEN_ROWS, UNEVEN_COST, UNCLEAR, NOTHING_WAITS, EMIT_COUNT = (
+    "input held back", "standing backlog", "late", "pending uneven", "rates uneven", "lanes unlike", "lanes unclear",
+    "nothing waits", "emit count",
 )  # fmt: skip
 """Symptoms."""
 TOO_FEW_LANES, SLOW_LANES, SKEW, SPARE_LANES, TOO_LITTLE_INPUT = (
@@ -141,6 +143,12 @@ class Patient:
     def span(self) -> Span | None:
         """What the job did in the window."""
         return span_of(self.samples)
+
+    def halves(self) -> tuple[Span, Span] | None:
+        """The older and the newer half of the window; None if there are too few readings."""
+        middle = len(self.samples) // 2
+        older, newer = span_of(self.samples[: middle + 1]), span_of(self.samples[middle:])
+        return None if older is None or newer is None else (older, newer)
 
     def sub_spans(self, seconds: float) -> tuple[Span, ...]:
         """The window in parts of about this length."""

@@ -10,9 +10,18 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from headgate.core.health.demand import capped, needed_lanes, reads_to_its_limit, sources_held_short, spare_lanes
+from headgate.core.health.demand import (
+    Evening,
+    capped,
+    evening,
+    needed_lanes,
+    places_now,
+    reads_to_its_limit,
+    sources_held_short,
+    spare_lanes,
+)
 from headgate.core.health.diagnosing import hosts_of
-from headgate.core.health.records import COST, EMITTED, Alert, Diagnosis, Measurements, Patient, Remedy
+from headgate.core.health.records import COST, EMITTED, SKEW, Alert, Diagnosis, Measurements, Patient, Remedy
 from headgate.core.metrics import epoch_s
 from headgate.core.model import JobAllocation, spread_evenly
 from headgate.core.routing import best_places, imbalance, lane_loads, rebalanced
@@ -30,6 +39,8 @@ class ScaleUp:
 
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
         now = patient.view.allocation.lanes
+        if diagnosis.kind == SKEW and evening(patient, diagnosis.operator) is Evening.NOTHING:
+            return None
         wanted = _more(patient, diagnosis.operator)
         if wanted.get(diagnosis.operator, 0) <= now[diagnosis.operator] and wanted == now:
             return None
@@ -116,7 +127,7 @@ class ReassignSlices:
         if span is None or not loads or sum(loads) <= 0:
             return None
         lanes = patient.view.allocation.lanes[operator]
-        before = _places_now(patient, operator, len(loads))
+        before = places_now(patient, operator, len(loads))
         after = rebalanced(loads, before, lanes)
         unevenness = [imbalance(lane_loads(loads, places, lanes)) for places in (before, after)]
         if unevenness[1] > unevenness[0] * (1 - patient.settings.improvement):
@@ -126,17 +137,6 @@ class ReassignSlices:
         what = f"{moved} of {operator}'s {len(loads)} slices to other lanes ({effect})"
         slices = {**patient.view.allocation.slices, operator: after}
         return Remedy(self.name, diagnosis, dataclasses.replace(patient.view.allocation, slices=slices), what)
-
-
-def _places_now(patient: Patient, operator: str, slices: int) -> tuple[int, ...]:
-    """The lane of each slice: as the allocation says, or as the engine has spread them.
-
-    While slices move between hosts there may be more lanes than there should be: then it is told when they are there.
-    """
-    now = patient.view.allocation
-    lanes = now.lanes[operator]
-    told = now.slices.get(operator) or patient.samples[-1].reading.operators[operator].slice_lanes
-    return told if told and len(told) == slices and max(told) < lanes else spread_evenly(slices, lanes)
 
 
 def _one_hot_slice(

@@ -7,11 +7,13 @@ are done, and input that is held back as rows that are late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
 
 from headgate.core.health import outliers
-from headgate.core.health.demand import reads_to_its_limit, works_off_backlog
+from headgate.core.health.demand import reads_to_its_limit, waits_s, works_off_backlog
 from headgate.core.health.records import (
+    BACKLOG,
     BUSY,
     COST,
     EMIT_COUNT,
@@ -22,15 +24,17 @@ from headgate.core.health.records import (
     NOTHING_WAITS,
     PENDING,
     ROWS,
+    UNCLEAR,
     UNEVEN_COST,
     UNEVEN_PENDING,
     UNEVEN_ROWS,
+    WAIT,
     Measurement,
     Measurements,
     Patient,
     Symptom,
 )
-from headgate.core.metrics import Span, job_juice
+from headgate.core.metrics import Span, capacities, grace_s, job_juice, newest, span_of
 
 # -- the sensor ----------------------------------------------------------------------------------------------------------------
 
@@ -43,7 +47,8 @@ class LaneSensor:
         span = patient.span
         if span is None or span.seconds <= 0:
             return
-        yield Measurement(HELD, _held_share(patient, span))
+        yield from _of_job(HELD, _held_share(patient, span))
+        yield from _of_job(WAIT, waits_s(span))
         sources = patient.view.job.graph.sources
         yield Measurement(EMITTED, sum(span.rows_in(source) for source in sources) / span.seconds)
         for operator in patient.view.allocation.lanes:
@@ -52,14 +57,19 @@ class LaneSensor:
             yield from _of_operator(span, operator)
 
 
-def _held_share(patient: Patient, span: Span) -> float:
-    """Share of the window in which input was held back; in epochs, share of the input that came and is late."""
+def _of_job(name: str, value: float | None) -> Iterator[Measurement]:
+    return iter(()) if value is None else iter((Measurement(name, value),))
+
+
+def _held_share(patient: Patient, span: Span) -> float | None:
+    """Share of the window in which input was held back; in epochs, share of the input that came and is late, if it is known."""
     first, last = span.first.reading.held_s, span.last.reading.held_s
     if first is not None and last is not None:
         return min(1.0, (last - first) / span.seconds)
     if reads_to_its_limit(span):
         return 0.0
-    return max(0.0, 1.0 - job_juice(patient.view.job.graph, span))
+    juice = job_juice(patient.view.job.graph, span)
+    return None if juice is None else max(0.0, 1.0 - juice)
 
 
 def _of_lanes(span: Span, operator: str) -> Iterator[Measurement]:
@@ -94,10 +104,10 @@ def _each(name: str, operator: str, values: Iterable[float]) -> Iterator[Measure
 
 
 def _of_operator(span: Span, operator: str) -> Iterator[Measurement]:
-    rows, busy_s = span.rows_in(operator), sum(span.busy_s(operator))
-    yield Measurement(ROWS, rows / span.seconds, operator)
-    if rows > 0 and busy_s > 0:
-        yield Measurement(COST, busy_s / rows, operator)
+    yield Measurement(ROWS, span.rows_in(operator) / span.seconds, operator)
+    cost_s = _cost_s(span, operator)
+    if cost_s is not None:
+        yield Measurement(COST, cost_s, operator)
     held = span.of_lanes(operator, "held_s")
     if held:
         yield Measurement(HELD, max(held) / span.seconds, operator)
@@ -112,7 +122,7 @@ class HeldBackDetector:
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
         share = measured.one(HELD)
         # A source that works off a backlog puts out all that the others can take.
-        if share is None or share <= patient.settings.held_least or works_off_backlog(patient):
+        if share is None or share <= patient.settings.held_least or works_off_backlog(patient) or _is_over(patient):
             return
         operator = _initiator(measured, patient)
         if operator is None or _in_the_dark(measured, patient, operator):
@@ -123,6 +133,15 @@ class HeldBackDetector:
         yield Symptom(
             HELD_BACK, operator, share, text, lanes, (*measured.lanes(HELD, operator), Measurement(HELD, share))
         )
+
+
+def _is_over(patient: Patient) -> bool:
+    """Whether rows of epochs were late before, and the newest are not: input that is held back by lanes comes and goes."""
+    newer = span_of(newest(patient.samples, 2))
+    if newer is None or newer.last.reading.held_s is not None:
+        return False
+    share = _held_share(patient, newer)
+    return share is not None and share <= patient.settings.held_least
 
 
 MOSTLY = 0.5
@@ -152,6 +171,21 @@ def slowest_operator(measured: Measurements, patient: Patient) -> str | None:
     return found if found is not None and busiest[found] > 0 else None
 
 
+class BacklogDetector:
+    """Rows that wait for long and do not become fewer, though nothing is held back any more than before: juice sees only growth."""
+
+    def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
+        wait_s, span = measured.one(WAIT), patient.span
+        operator = slowest_operator(measured, patient)
+        if span is None or operator is None or wait_s is None or wait_s <= patient.settings.backlog_wait_s:
+            return
+        busy = capacities(patient.view.job.graph, span)[operator]
+        if reads_to_its_limit(span) or works_off_backlog(patient) or busy <= patient.settings.capacity_threshold:
+            return
+        text = f"rows wait for {wait_s:,.0f} s and do not become fewer; {operator} was busy for {busy:.0%} of the time"
+        yield Symptom(BACKLOG, operator, wait_s, text, (), (Measurement(WAIT, wait_s),))
+
+
 class LateDetector:
     """A job that misses its intent though nothing is held back: the operator that takes longest is looked at."""
 
@@ -171,8 +205,7 @@ class PendingDetector:
         for operator in patient.view.allocation.lanes:
             pending = measured.values(PENDING, operator)
             yield from self._uneven(measured, patient, operator, pending)
-            cost_s = measured.one(COST, operator)
-            if pending and cost_s is not None and _mean(pending) * cost_s < patient.settings.pending_least_s:
+            if _nothing_waits(measured, patient, operator):
                 text = f"almost nothing waits in front of {operator}"
                 yield Symptom(NOTHING_WAITS, operator, _mean(pending), text, (), measured.lanes(PENDING, operator))
 
@@ -186,24 +219,102 @@ class PendingDetector:
             yield Symptom(UNEVEN_PENDING, operator, times, text, lanes, measured.lanes(PENDING, operator))
 
 
+def _nothing_waits(measured: Measurements, patient: Patient, operator: str) -> bool:
+    """Whether almost no work waits in front of the lanes; without queues, whether rows wait for no more than two epochs."""
+    least_s, span, cost_s = patient.settings.pending_least_s, patient.span, measured.one(COST, operator)
+    if span is None or cost_s is None:
+        return False
+    if patient.samples[-1].reading.operators[operator].queued is None:
+        wait_s = measured.one(WAIT)
+        return wait_s is not None and wait_s <= max(least_s, grace_s(span))
+    pending = measured.values(PENDING, operator)
+    return bool(pending) and _mean(pending) * cost_s < least_s
+
+
+# -- lanes that differ: by enough to matter, on enough data, and not only for a moment -----------------------------------------
+
+
+def _matter(patient: Patient, measured: Measurements, operator: str, lanes: tuple[int, ...]) -> bool:
+    """Whether the busiest of these lanes costs the job time, compared with its peers."""
+    span, busy = patient.span, measured.values(BUSY, operator)
+    others = [share for lane, share in enumerate(busy) if lane not in lanes]
+    if span is None or not others or not lanes:
+        return False
+    queued = measured.values(PENDING, operator) if span.last.reading.operators[operator].queued is not None else ()
+    if queued and max(queued[lane] for lane in lanes) > 0:
+        return True
+    spent_s = (span.last.reading.in_epochs_s or 0.0) - (span.first.reading.in_epochs_s or 0.0)
+    share = spent_s / span.seconds if spent_s > 0 else 1.0
+    return max(busy[lane] for lane in lanes) - median(others) >= patient.settings.health_effect * share
+
+
+def _enough_epochs(patient: Patient) -> bool:
+    span = patient.span
+    first, last = (None, None) if span is None else (span.first.reading.epochs, span.last.reading.epochs)
+    return first is None or last is None or last - first >= patient.settings.health_least_epochs
+
+
+def _lasting(
+    patient: Patient, lanes: tuple[int, ...], figures: Callable[[Span], tuple[float, ...] | None]
+) -> tuple[int, ...]:
+    """Those of the lanes that differ in both halves of the window, and no less in the newer half.
+
+    A lane on a host whose JVM has just started is slow at first and becomes faster: that passes by itself.
+    """
+    halves, alike = patient.halves(), patient.settings.alike
+    older, newer = (figures(half) for half in halves) if halves is not None else (None, None)
+    if older is None or newer is None or not _enough_epochs(patient):
+        return ()
+    stay = set(outliers.above(older, alike, 0.0)) & set(outliers.above(newer, alike, 0.0))
+    kept = tuple(lane for lane in lanes if lane in stay)
+    fades = kept and outliers.ratio(newer, kept) < outliers.ratio(older, kept) * (1 - alike)
+    return () if fades else kept
+
+
+def _unclear(operator: str, lanes: tuple[int, ...]) -> Symptom:
+    text = f"{_lanes(lanes)} of {operator} differed from the others, but not for long enough to say why"
+    return Symptom(UNCLEAR, operator, float(len(lanes)), text, lanes)
+
+
+def _rows(operator: str) -> Callable[[Span], tuple[float, ...] | None]:
+    return lambda span: span.of_lanes(operator, "lane_rows")
+
+
+def _costs(operator: str) -> Callable[[Span], tuple[float, ...] | None]:
+    def of(span: Span) -> tuple[float, ...] | None:
+        rows, busy = span.of_lanes(operator, "lane_rows"), span.busy_s(operator)
+        if rows is None or not all(count > 0 for count in rows):
+            return None
+        return tuple(seconds / count for seconds, count in zip(busy, rows, strict=True))
+
+    return of
+
+
 class RateSkewDetector:
     """Lanes that are given more rows than their peers, and have more to do or more waiting because of it.
 
-    Rows are counted, not estimated, so any scatter is real. The second part leaves out lanes for which a few rows more make no
-    difference, because the fixed cost of an epoch takes most of their time.
+    Rows are counted, not estimated: they scatter like any count. The second part leaves out lanes for which a few rows more make
+    no difference, because the fixed cost of an epoch takes most of their time.
     """
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
-        alike = patient.settings.alike
+        alike, cut = patient.settings.alike, patient.settings.outlier_cut
+        seconds = patient.span.seconds if patient.span is not None else 0.0
         for operator in patient.view.allocation.lanes:
             rows = measured.values(ROWS, operator)
+            counts = [rate * seconds for rate in rows]
             felt = {
                 lane for kind in (BUSY, PENDING) for lane in outliers.above(measured.values(kind, operator), alike, 0.0)
             }
-            lanes = tuple(lane for lane in outliers.above(rows, alike, 0.0) if lane in felt)
-            if lanes:
+            more = tuple(lane for lane in outliers.above_counts(counts, alike, cut) if lane in felt)
+            if not _matter(patient, measured, operator, more):
+                continue
+            lanes = _lasting(patient, more, _rows(operator))
+            if not lanes:
+                yield _unclear(operator, more)
+            else:
                 times = outliers.ratio(rows, lanes)
-                text = f"{_lanes(lanes)} of {operator} got {times:.2f} times as many rows as the others"
+                text = f"{_lanes(lanes)} of {operator} got {_share(rows, lanes, times)}"
                 yield Symptom(UNEVEN_ROWS, operator, times, text, lanes, measured.lanes(ROWS, operator))
 
 
@@ -218,11 +329,39 @@ class LaneSpeedDetector:
             costs, busy = measured.values(COST, operator), measured.values(BUSY, operator)
             most = max(busy, default=0.0) * (1 - patient.settings.alike)
             found = outliers.above(costs, patient.settings.alike, patient.settings.outlier_cut)
-            lanes = tuple(lane for lane in found if busy[lane] >= most)
-            if lanes:
+            slow = tuple(lane for lane in found if busy[lane] >= most)
+            if not _matter(patient, measured, operator, slow):
+                continue
+            lanes = _lasting(patient, slow, _costs(operator))
+            if not lanes:
+                yield _unclear(operator, slow)
+            else:
                 times = outliers.ratio(costs, lanes)
                 text = f"{_lanes(lanes)} of {operator} took {times:.2f} times as long for a row as the others"
                 yield Symptom(UNEVEN_COST, operator, times, text, lanes, measured.lanes(COST, operator))
+
+
+class CostChangeDetector:
+    """Operators whose time per row has just changed: after a cold start or beside a busy neighbour it says little about lanes."""
+
+    def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
+        span, alike = patient.span, patient.settings.alike
+        parts = patient.sub_spans(span.seconds / PARTS) if span is not None else ()
+        for operator in patient.view.allocation.lanes:
+            costs = [cost for part in parts if (cost := _cost_s(part, operator)) is not None]
+            usual_s = median(costs) if len(costs) > 1 else 0.0
+            if usual_s > 0 and abs(costs[-1] - usual_s) > alike * usual_s:
+                text = f"a row of {operator} took {costs[-1] / usual_s:.2f} times as long lately as before"
+                yield Symptom(UNCLEAR, operator, costs[-1] / usual_s, text)
+
+
+PARTS = 6
+"""The newest of so many parts of a window is compared with the others."""
+
+
+def _cost_s(span: Span, operator: str) -> float | None:
+    rows, busy_s = span.rows_in(operator), sum(span.busy_s(operator))
+    return busy_s / rows if rows > 0 and busy_s > 0 else None
 
 
 class EmitCountDetector:
@@ -238,6 +377,11 @@ class EmitCountDetector:
                 if (rate := measured.one(ROWS, source)) is not None
             )
             yield Symptom(EMIT_COUNT, sources[0], emitted, f"sources put out {emitted:,.0f} rows/s", (), per_source)
+
+
+def _share(rows: tuple[float, ...], lanes: tuple[int, ...], times: float) -> str:
+    all_rows = sum(rows[lane] for lane in lanes) >= sum(rows)
+    return "all of its rows" if all_rows else f"{times:.2f} times as many rows as the others"
 
 
 def _mean(values: tuple[float, ...]) -> float:

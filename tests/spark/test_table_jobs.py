@@ -58,7 +58,7 @@ def write(sink: Writer, rows: Any, epoch: int, start: int = 1) -> None:
 
 def selected(url: str, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url) as connection:
-        return connection.execute(query).fetchall()  # type: ignore[arg-type]
+        return connection.execute(query).fetchall()
 
 
 # -- types
@@ -75,7 +75,7 @@ VALUES = (7, 3, 'a "b", c\nd', "", Decimal("1.50"), 0.25, True, date(2026, 1, 2)
 def test_values_of_every_type_come_back_from_every_table(
     spark: SparkSession, tmp_path: Path, postgres_url: str, catalog: dict[str, str]
 ) -> None:
-    rows = spark.createDataFrame([(*VALUES, (1, 2)), (8, *[None] * 11)], TYPES)  # type: ignore[list-item]
+    rows = spark.createDataFrame([(*VALUES, (1, 2)), (8, *[None] * 11)], TYPES)
     for sink in (
         sinks.delta(tmp_path / "delta"),
         sinks.iceberg("test", "shop.every_type", catalog),

@@ -82,7 +82,7 @@ def claim(epoch: int, start: int = 1, life: str = "one") -> Claim:
 
 
 def put(stage: Stage | None, epoch: int) -> list[Receipt]:
-    return writer._put(epoch, stage)  # type: ignore[no-any-return]
+    return writer._put(epoch, stage)
 
 
 def write(sink: Table, of: Claim, epoch: int | None = None) -> None:
@@ -174,6 +174,7 @@ def test_a_column_that_does_not_fit_the_table_is_named_with_its_sink(tmp_path: P
     write(target.sink(), claim(0))
     text = pa.schema([("key", pa.string()), *list(COLUMNS)[1:]])
     stage = target.sink().begin(claim(1), text)
+    assert stage is not None
     batch = pa.RecordBatch.from_pydict({"a": ["seven"], "b": [1], "c": ["x"]})
     with pytest.raises(
         LaneError, match=r'operator "out": column "key" is string, which does not fit the table\'s int64'
@@ -269,7 +270,7 @@ def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch
     [
         (lambda: sinks.delta(""), "name a path or an address"),
         (lambda: sinks.delta("out", key=[]), "it must name columns"),
-        (lambda: sinks.delta("s3://lake/rows", storage={"a": 7}), "is not a text"),
+        (lambda: sinks.delta("s3://lake/rows", storage={"a": 7}), "is not a text"),  # type: ignore[dict-item]
         (lambda: sinks.delta("s3://lake/rows", storage={"AWS_SECRET_ACCESS_KEY": "hush"}), "is a secret; write"),
         (lambda: sinks.iceberg("prod", "shop.orders", {"s3.secret-access-key": "hush"}), "is a secret; write"),
         (lambda: sinks.iceberg("prod", "orders"), "name a namespace and a table"),
@@ -294,7 +295,7 @@ def appended(place: Path, *numbers: int) -> None:
 class Reading:
     """A reader as Spark drives it, epoch by epoch."""
 
-    def __init__(self, table: Path, place: Path, **options: str) -> None:
+    def __init__(self, table: Path, place: Path, **options: Any) -> None:
         self.source = sources.delta(table, **options)
         self.place = place
         self.place.mkdir(exist_ok=True)

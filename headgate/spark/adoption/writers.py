@@ -84,7 +84,7 @@ def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
 def _foreach(query: RecordedQuery) -> Callable[[DataFrame, int], None]:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    partition = DataStreamWriter._construct_foreach_function(query.rows)
+    partition: Any = DataStreamWriter._construct_foreach_function(query.rows)
 
     def write(rows: DataFrame, epoch: int) -> None:
         rows.rdd.mapPartitionsWithIndex(partition).count()

@@ -15,7 +15,6 @@ import pytest
 from headgate.core.hosts import Budget, HostType
 from headgate.core.provision import Terms
 from headgate.spark.pool import LocalPool
-from tests.spark.machines import ADDRESSES, Machines, refused
 from tests.spark.test_hosts import eventually
 from tests.spark.test_keyed import USERS
 
@@ -55,13 +54,6 @@ def pool(tmp_path: Path) -> Iterator[LocalPool]:
     opened.close()
 
 
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
-    opened = Machines(tmp_path)
-    yield opened
-    opened.close()
-
-
 def executor_of(pool: LocalPool, name: str) -> psutil.Process:
     (worker,) = pool._workers()[name]
     (executor,) = worker.children()
@@ -88,21 +80,6 @@ def test_jobs_of_a_frozen_executor_go_on_elsewhere_and_are_not_judged_until_it_i
         assert_nothing_is_decided(rounds, "127.0.0.12", silent_s=5.0)
     finally:
         executor.resume()
-    assert_full_utility(rounds)
-    end(rounds, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(refused()), reason=refused())
-def test_jobs_on_a_machine_behind_a_cut_link_go_on_elsewhere_and_are_not_judged_until_it_is_back(
-    machines: Machines, start: Start, tmp_path: Path
-) -> None:
-    script = command(tmp_path, machines.master_url, machines.application())
-    rounds = Rounds(start(machines.on_driver(script)))
-    rounds.until(lambda one: on(one, ADDRESSES["a"], ADDRESSES["b"]), "both jobs ran on both machines")
-    machines.cut("b")
-    assert_nothing_is_decided(rounds, ADDRESSES["b"], silent_s=25.0)
-    machines.mend("b")
     assert_full_utility(rounds)
     end(rounds, tmp_path)
 

@@ -18,8 +18,8 @@ LEAST_ROWS = 10
 CATCH_UP = 1.2
 """And so many times what arrived since the epoch before: an epoch that is slow for other reasons must not fall behind."""
 LONGER = 2.0
-"""But never so many that its rows would take more than this many times the longest time: with too few lanes, each epoch would be
-longer than the one before, and the lanes that help would come only after it."""
+"""But never so many that the epoch would take more than this many times the longest time, unless its fixed part alone does: with too
+few lanes, each epoch would be longer than the one before, and the lanes that help would come only after it."""
 
 
 class RowLimits:
@@ -57,11 +57,13 @@ class RowLimits:
         rows = sum(sent[name] for name in self._sources)
         with self._lock:
             self._cost = self._cost.after(rows, took_s)
-            factor = self._cost.rows_in(self._settings.longest_epoch_s) / rows if rows else 0.0
+            longest_s = self._settings.longest_epoch_s
+            factor = self._cost.rows_in(longest_s) / rows if rows else 0.0
+            longer = max(1.0, LONGER - self._cost.fixed_s / longest_s)
             for name in self._sources:
                 if sent[name] and name in arrived:
                     since = arrived[name] - self._arrived_before.get(name, 0.0)
-                    wanted = min(max(sent[name] * factor, CATCH_UP * since), sent[name] * factor * LONGER)
+                    wanted = min(max(sent[name] * factor, CATCH_UP * since), sent[name] * factor * longer)
                     self._rows[name] = math.ceil(max(LEAST_ROWS, wanted))
                     self._arrived_before[name] = arrived[name]
         self.write()

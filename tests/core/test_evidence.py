@@ -148,6 +148,12 @@ def test_lanes_are_compared_after_enough_epochs() -> None:
     assert kinds(few, Late()) == []
 
 
+def test_lanes_are_compared_on_a_full_window_if_epochs_are_too_long_for_more() -> None:
+    one = falling_behind(SLOWED, lambda at_s: 3.0, seconds=Settings().health_window_s)
+    few = changed(one, lambda at_s, reading: dataclasses.replace(reading, epochs=0 if at_s < 1000 else 2))
+    assert kinds(few, Late()) == ["slow host"]
+
+
 def test_few_rows_differ_by_chance() -> None:
     def thin(rows: tuple[float, ...]) -> Patient:
         lanes = Lanes(rows, tuple(row / 10 for row in rows), None, None, None, arrived=9 * sum(rows), epochs_s=0.9)

@@ -145,10 +145,25 @@ class Patient:
         return span_of(self.samples)
 
     def halves(self) -> tuple[Span, Span] | None:
-        """The older and the newer half of the window; None if there are too few readings."""
-        middle = len(self.samples) // 2
-        older, newer = span_of(self.samples[: middle + 1]), span_of(self.samples[middle:])
+        """The older and the newer half of the window, each with an epoch that ended; None if there are too few readings."""
+        middle, ends = len(self.samples) // 2, range(1, len(self.samples) - 1)
+        between = [place for place in ends if self._has_epochs(0, place) and self._has_epochs(place, -1)]
+        if not between:
+            return None
+        split = min(between, key=lambda place: abs(place - middle))
+        older, newer = span_of(self.samples[: split + 1]), span_of(self.samples[split:])
         return None if older is None or newer is None else (older, newer)
+
+    def _has_epochs(self, first: int, last: int) -> bool:
+        before, after = self.samples[first].reading.epochs, self.samples[last].reading.epochs
+        return before is None or after is None or after > before
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window is as long as it gets: more epochs than it has cannot be waited for."""
+        regulated = self.view.job.intent.policy is not None
+        longest_s = self.settings.health_window_s if regulated else self.settings.window_s
+        return self.span is not None and self.span.seconds >= longest_s - self.settings.round_s
 
     def sub_spans(self, seconds: float) -> tuple[Span, ...]:
         """The window in parts of about this length."""

@@ -251,7 +251,9 @@ def _matter(patient: Patient, measured: Measurements, operator: str, lanes: tupl
 def _enough_epochs(patient: Patient) -> bool:
     span = patient.span
     first, last = (None, None) if span is None else (span.first.reading.epochs, span.last.reading.epochs)
-    return first is None or last is None or last - first >= patient.settings.health_least_epochs
+    if first is None or last is None:
+        return True
+    return last - first >= patient.settings.health_least_epochs or (patient.is_full and last > first)
 
 
 def _lasting(
@@ -259,11 +261,16 @@ def _lasting(
 ) -> tuple[int, ...]:
     """Those of the lanes that differ in both halves of the window, and no less in the newer half.
 
-    A lane on a host whose JVM has just started is slow at first and becomes faster: that passes by itself.
+    A lane on a host whose JVM has just started is slow at first and becomes faster: that passes by itself. A full window with
+    one epoch has no halves, and counts as a whole.
     """
     halves, alike = patient.halves(), patient.settings.alike
+    if not _enough_epochs(patient):
+        return ()
+    if halves is None and patient.is_full:
+        return lanes
     older, newer = (figures(half) for half in halves) if halves is not None else (None, None)
-    if older is None or newer is None or not _enough_epochs(patient):
+    if older is None or newer is None:
         return ()
     stay = set(outliers.above(older, alike, 0.0)) & set(outliers.above(newer, alike, 0.0))
     kept = tuple(lane for lane in lanes if lane in stay)

@@ -198,6 +198,10 @@ class HostReading:
     load: float | None
     memory_used: float | None = None
     """Share of memory in use, 0..1."""
+    slots: int | None = None
+    """Tasks that the host runs at once; None where the engine has no slots."""
+    used: float | None = None
+    """Cores that the processes of the engine itself used; None where only the load is known."""
 
     @property
     def congested(self) -> bool | None:

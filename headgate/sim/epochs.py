@@ -17,7 +17,7 @@ from headgate.core.model import OUTSIDE, Graph, HostReading, JobReading, Operato
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.keys import lane_shares, skewed, slice_weights
-from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
+from headgate.sim.spec import EpochCosts, Event, HostSpec, JobSpec, OperatorSpec, Scenario
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Rows of an epoch are reported as five points of equal weight: they arrived evenly over its interval."""
@@ -57,6 +57,7 @@ class _Run:
     sent: dict[str, dict[str, float]]
     lanes: dict[str, _Lanes]
     arrived: dict[str, float]
+    costs: EpochCosts
     read_to_s: float
     counted_to_s: float
     epochs: int = 0
@@ -68,6 +69,7 @@ class _Run:
     most_rows: float = constants.FIRST_EPOCH_ROWS
     """Rows that the next epoch reads at most, of all sources together."""
     busy_cores: float = 0.0
+    busy_slots: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
     points: list[tuple[float, float]] = field(default_factory=list)
 
@@ -103,6 +105,7 @@ class EpochEngine(SimulatedEngine):
             sent={name: dict.fromkeys(graph.children[name], 0.0) for name in graph.operators},
             lanes={},
             arrived=dict.fromkeys(graph.sources, 0.0),
+            costs=spec.epoch_costs or self._costs,
             read_to_s=self._now_s,
             counted_to_s=self._now_s,
         )
@@ -171,12 +174,14 @@ class EpochEngine(SimulatedEngine):
         self._count_arrivals(name, run)
         rows = self._read(run)
         offered = _rows_per_operator(run, rows)
-        stretch, cores_s, duration_s = self._stretch(run, lanes, offered)
-        for operator, count in offered.items():
+        staged = {operator: rows for operator, rows in offered.items() if operator in lanes}
+        stretch, cores_s, duration_s = self._stretch(run, lanes, staged)
+        for operator, count in staged.items():
             run.lanes[operator].add(count, self._row_s(run.specs[operator], stretch) * count / lanes[operator])
         run.pending = rows
         run.started_s = self._now_s
         run.busy_cores = cores_s / duration_s * stretch
+        run.busy_slots = self._slots_s(run, staged, stretch) / duration_s
         self._plan(self._now_s + duration_s, name, "finish")
 
     def _read(self, run: _Run) -> dict[str, float]:
@@ -186,32 +191,48 @@ class EpochEngine(SimulatedEngine):
         run.until_s = run.read_to_s + share * (self._now_s - run.read_to_s)
         return {source: rows * share for source, rows in waiting.items()}
 
-    def _stretch(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float]) -> tuple[float, float, float]:
+    def _stretch(self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float]) -> tuple[float, float, float]:
         """How much the epoch is slowed by all that want the cores, its core seconds, and its duration."""
-        cores_s = self._costs.fixed_cores_s + sum(
-            offered[o] * run.specs[o].cost_s + lanes[o] * self._costs.task_cores_s for o in offered
+        cores_s = run.costs.fixed_cores_s + sum(
+            staged[o] * run.specs[o].cost_s + lanes[o] * run.costs.task_cores_s for o in staged
         )
-        alone_s = self._duration_s(run, lanes, offered, 1.0)
+        alone_s = self._duration_s(run, lanes, staged, 1.0, 1.0)
         others = sum(other.busy_cores for other in self._runs.values()) + sum(self._outside_load.values())
         stretch = max(1.0, (others + cores_s / alone_s) / self._cores()) * self._host_noise.factor(
             int(self._now_s / NOISE_S)
         )
-        return stretch, cores_s, self._duration_s(run, lanes, offered, stretch)
+        crowd = self._crowd(self._slots_s(run, staged, 1.0) / alone_s)
+        return stretch, cores_s, self._duration_s(run, lanes, staged, stretch, crowd)
 
-    def _duration_s(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float) -> float:
-        """Stages one after another; a task holds its slot also while it waits for a look-up."""
+    def _crowd(self, wanted: float) -> float:
+        """How much longer tasks take because other jobs hold slots."""
+        return max(1.0, (sum(other.busy_slots for other in self._runs.values()) + wanted) / self._slots())
+
+    def _slots_s(self, run: _Run, staged: Mapping[str, float], stretch: float) -> float:
+        """Seconds for which the tasks of an epoch hold slots, all together."""
+        return sum(rows * self._row_s(run.specs[operator], stretch) for operator, rows in staged.items())
+
+    def _duration_s(
+        self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float], stretch: float, crowd: float
+    ) -> float:
+        """Stages one after another; a task holds its slot also while it waits for a look-up.
+
+        Whatever is shorter, cores or slots, sets the pace of a row: a task that waits for a slot wants no core.
+        """
         slots = self._slots()
         stages_s = 0.0
-        for operator, rows in offered.items():
+        for operator, rows in staged.items():
             waves = math.ceil(lanes[operator] / slots)
             slowest = max(run.lanes[operator].factors)
-            stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch)) * slowest
-            stages_s += self._costs.task_cores_s * lanes[operator] / slots * stretch
-        return self._costs.fixed_s * stretch + stages_s
+            spec = run.specs[operator]
+            row_s = max(self._row_s(spec, stretch), self._row_s(spec, 1.0) * crowd)
+            stages_s += waves * (rows / lanes[operator] * row_s) * slowest
+            stages_s += run.costs.task_cores_s * lanes[operator] / slots * stretch
+        return run.costs.fixed_s * stretch + stages_s
 
     def _slots(self) -> int:
         alive = [host for host in self._hosts if host.name not in self._dead]
-        return max(1, sum(host.slots or round(host.cores) for host in alive))
+        return max(1, sum(map(_slots_of, alive)))
 
     def _row_s(self, spec: OperatorSpec, stretch: float) -> float:
         return spec.cost_s * stretch + spec.wait_s
@@ -237,7 +258,7 @@ class EpochEngine(SimulatedEngine):
         if sum(run.pending.values()) > 0:
             factor = constants.LONGEST_EPOCH_S / (self._now_s - run.started_s)
             run.most_rows = max(constants.LEAST_EPOCH_ROWS, sum(run.pending.values()) * factor)
-        run.read_to_s, run.busy_cores, run.pending = run.until_s, 0.0, {}
+        run.read_to_s, run.busy_cores, run.busy_slots, run.pending = run.until_s, 0.0, 0.0, {}
         self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
 
     def _report(self, run: _Run, rows: float) -> None:
@@ -296,7 +317,9 @@ class EpochEngine(SimulatedEngine):
             self._load = self._load_since[0] / self._load_since[1]
             self._load_since = [0.0, 0.0]
         cores = sum(host.cores for host in alive) or 1.0
-        return tuple(HostReading(host.name, host.cores, self._load * host.cores / cores) for host in alive)
+        return tuple(
+            HostReading(host.name, host.cores, self._load * host.cores / cores, slots=_slots_of(host)) for host in alive
+        )
 
     # -- readings
 
@@ -318,8 +341,14 @@ class EpochEngine(SimulatedEngine):
         )
 
 
+def _slots_of(host: HostSpec) -> int:
+    return host.slots or round(host.cores)
+
+
 def _operator_reading(run: _Run, name: str) -> OperatorReading:
-    lanes = run.lanes[name]
+    lanes = run.lanes.get(name)
+    if lanes is None:
+        return OperatorReading(dict(run.processed[name]), dict(run.sent[name]), ())
     return OperatorReading(
         dict(run.processed[name]),
         dict(run.sent[name]),

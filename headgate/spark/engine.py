@@ -65,7 +65,7 @@ class SparkEngine:
         starts = threading.BoundedSemaphore(settings.starts_at_once)
         self._shared = Shared(spark, Gateway(spark), settings, self._askers, starts)
         self._records = TaskRecords(spark)
-        self._hosts = Hosts(self._records, embedded)
+        self._hosts = Hosts(self._records, settings.slots if embedded else None)
         self._places = None if embedded else Places(spark)
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="headgate-supervisor", daemon=True)

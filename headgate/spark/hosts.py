@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from headgate.core.model import HostReading
 from headgate.spark.metering import TaskRecords
 from headgate.threads import WatchedThread
@@ -26,25 +28,38 @@ KNOWN_S = 0.1
 class Hosts:
     """Reads the load of every host since the reading before."""
 
-    def __init__(self, records: TaskRecords, embedded: bool) -> None:
+    def __init__(self, records: TaskRecords, embedded_slots: int | None) -> None:
+        """`embedded_slots` are the slots of the embedded Spark; None on a cluster."""
         self._records = records
         self._before: dict[str, float] = {}
         self.started_s = self._read_s = time.monotonic()
-        self._runnable = _Runnable() if embedded else None
+        self._runnable = _Runnable() if embedded_slots is not None else None
+        self._embedded_slots = embedded_slots
+        self._cpu_s = process_tree_cpu_s() if embedded_slots is not None else 0.0
         self._known: tuple[float, Mapping[str, float]] = (-KNOWN_S, {})
         """When Spark was last asked for the hosts, and their cores: replaced as a whole by any thread that plans an epoch."""
 
     def readings(self) -> tuple[HostReading, ...]:
-        if self._runnable is not None:
-            return (HostReading(EMBEDDED, float(os.cpu_count() or 1), self._runnable.mean()),)
         now_s = time.monotonic()
         elapsed_s = max(0.001, now_s - self._read_s)
+        self._read_s = now_s
+        if self._runnable is not None:
+            return (self._embedded(self._runnable.mean(), elapsed_s),)
         cores, spent = self._executors()
         found = tuple(
-            HostReading(host, cores[host], _grown(spent[host], self._before.get(host), elapsed_s)) for host in cores
+            HostReading(
+                host, cores[host], _grown(spent[host], self._before.get(host), elapsed_s), slots=round(cores[host])
+            )
+            for host in cores
         )
-        self._before, self._read_s = spent, now_s
+        self._before = spent
         return found
+
+    def _embedded(self, load: float | None, elapsed_s: float) -> HostReading:
+        before_s, self._cpu_s = self._cpu_s, process_tree_cpu_s()
+        # A process that ended took its time with it, unless its parent has waited for it.
+        used = max(0.0, self._cpu_s - before_s) / elapsed_s
+        return HostReading(EMBEDDED, float(os.cpu_count() or 1), load, slots=self._embedded_slots, used=used)
 
     def cores(self) -> Mapping[str, float]:
         """Cores of every host that runs tasks; there is nothing to choose from on the embedded Spark."""
@@ -70,6 +85,19 @@ class Hosts:
 
 def _grown(now: float, before: float | None, elapsed_s: float) -> float | None:
     return None if before is None else (now - before) / elapsed_s
+
+
+def process_tree_cpu_s() -> float:
+    """Core seconds of this process and all that it started, so far."""
+    this = psutil.Process()
+    spent = 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 class _Runnable:

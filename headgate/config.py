@@ -497,7 +497,9 @@ class HostSettings:
         3, "times", "The provisioner pauses for `lease_retry_s` after more failed leases in a row than this.", 0
     )
     lease_retry_s: float = setting(
-        300.0, "s", "The provisioner adds no host for this long after too many failed leases in a row. Without any host it goes on leasing."
+        300.0,
+        "s",
+        "The provisioner adds no host for this long after too many failed leases in a row. Without any host it goes on leasing.",
     )
     queue_high: float = setting(
         250.0, "rows", "Threshold baseline: an operator gets one lane when more rows than this wait."

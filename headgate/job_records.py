@@ -57,7 +57,9 @@ def definitions_in(about: Mapping[str, str]) -> dict[str, JobDefinition]:
 def settings_text(settings: Settings) -> str:
     """The settings that differ from their defaults, as JSON."""
     values = {row["name"]: getattr(settings, row["name"]) for row in describe(Settings)}
-    return msgspec.json.encode({name: value for name, value in values.items() if value != getattr(_USUAL, name)}).decode()
+    return msgspec.json.encode(
+        {name: value for name, value in values.items() if value != getattr(_USUAL, name)}
+    ).decode()
 
 
 def settings_in(about: Mapping[str, str]) -> Settings:

@@ -27,6 +27,7 @@ from headgate.core.sizing import first_pace_s
 from headgate.errors import EngineError
 from headgate.sim.bars import Bar
 from headgate.spark import levers, sinks, sources
+from headgate.spark.hosts import process_tree_cpu_s
 from headgate.spark.levers import Levers
 from headgate.spark.metering import OBSERVED_EVERY
 from headgate.spark.sources.load import Generator

@@ -209,7 +209,9 @@ def slope(points: Sequence[tuple[float, float, float]]) -> float:
         return 0.0
     mean, mean_s = rows / tasks, busy_s / tasks
     variance = sum(count * (one / count - mean) ** 2 for one, _, count in points if count) / tasks
-    together = sum(count * (one / count - mean) * (busy / count - mean_s) for one, busy, count in points if count) / tasks
+    together = (
+        sum(count * (one / count - mean) * (busy / count - mean_s) for one, busy, count in points if count) / tasks
+    )
     prior = (ALIKE * mean) ** 2
     line = (together + prior * mean_s / mean) / (variance + prior)
     return min(max(0.0, line), mean_s / mean)

@@ -175,13 +175,13 @@ class EpochEngine(SimulatedEngine):
         rows = self._read(run)
         offered = _rows_per_operator(run, rows)
         staged = {operator: rows for operator, rows in offered.items() if operator in lanes}
-        stretch, cores_s, duration_s = self._stretch(run, lanes, staged)
+        stretch, crowd, duration_s = self._stretch(run, lanes, staged)
         for operator, count in staged.items():
             run.lanes[operator].add(count, self._row_s(run.specs[operator], stretch) * count / lanes[operator])
         run.pending = rows
         run.started_s = self._now_s
-        run.busy_cores = cores_s / duration_s * stretch
-        run.busy_slots = self._slots_s(run, staged, stretch) / duration_s
+        run.busy_cores = self._cores_s(run, lanes, staged) / duration_s * stretch
+        run.busy_slots = max(self._slots_s(run, staged, stretch), self._slots_s(run, staged, 1.0) * crowd) / duration_s
         self._plan(self._now_s + duration_s, name, "finish")
 
     def _read(self, run: _Run) -> dict[str, float]:
@@ -192,17 +192,20 @@ class EpochEngine(SimulatedEngine):
         return {source: rows * share for source, rows in waiting.items()}
 
     def _stretch(self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float]) -> tuple[float, float, float]:
-        """How much the epoch is slowed by all that want the cores, its core seconds, and its duration."""
-        cores_s = run.costs.fixed_cores_s + sum(
-            staged[o] * run.specs[o].cost_s + lanes[o] * run.costs.task_cores_s for o in staged
-        )
+        """How much the epoch is slowed by all that want the cores, and all that want the slots, and its duration."""
         alone_s = self._duration_s(run, lanes, staged, 1.0, 1.0)
         others = sum(other.busy_cores for other in self._runs.values()) + sum(self._outside_load.values())
-        stretch = max(1.0, (others + cores_s / alone_s) / self._cores()) * self._host_noise.factor(
-            int(self._now_s / NOISE_S)
-        )
+        wanted = others + self._cores_s(run, lanes, staged) / alone_s
+        stretch = max(1.0, wanted / self._cores()) * self._host_noise.factor(int(self._now_s / NOISE_S))
         crowd = self._crowd(self._slots_s(run, staged, 1.0) / alone_s)
-        return stretch, cores_s, self._duration_s(run, lanes, staged, stretch, crowd)
+        return stretch, crowd, self._duration_s(run, lanes, staged, stretch, crowd)
+
+    def _cores_s(self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float]) -> float:
+        """Core seconds of an epoch."""
+        per_task_s = run.costs.task_cores_s
+        return run.costs.fixed_cores_s + sum(
+            rows * run.specs[operator].cost_s + lanes[operator] * per_task_s for operator, rows in staged.items()
+        )
 
     def _crowd(self, wanted: float) -> float:
         """How much longer tasks take because other jobs hold slots."""

@@ -188,7 +188,9 @@ def _intents(
             intents[name], note = intent_in(definitions[name], name)
         else:
             intents[name] = Intent(record.latency_intent_s, juice=record.juice_intent, worth=record.worth)
-            note = f"{name}: the journal of an earlier version has no shape or percentile; the knee and the mean are used"
+            note = (
+                f"{name}: the journal of an earlier version has no shape or percentile; the knee and the mean are used"
+            )
         if intents[name].policy is not None and built_in(str(intents[name].policy)) is None:
             intents[name] = dataclasses.replace(intents[name], policy=None)
             note = f"{name}: its own policy is not simulated; the scheduler looks after it"
@@ -336,9 +338,7 @@ def _searched(scenario: Scenario, unit: Unit | None, policy: str) -> tuple[tuple
     return least_size(attempt, low, now, now * 2**MOST_DOUBLINGS)
 
 
-def least_size(
-    attempt: Callable[[int], Tried], low: int, now: int, high: int
-) -> tuple[tuple[Tried, ...], int | None]:
+def least_size(attempt: Callable[[int], Tried], low: int, now: int, high: int) -> tuple[tuple[Tried, ...], int | None]:
     """All that was tried, by size, and the least size that is enough: doubled until it is, then halved between both ends."""
     tried: dict[int, Tried] = {}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import RenderableType
 
+from headgate.cli.cluster import field_value
 from headgate.cli.journal import existing, journal_in, journal_option
 from headgate.cli.output import as_json, home_option, plain_table, show, show_json, verbatim
 from headgate.core.quantities import seconds, show_seconds
@@ -55,7 +56,7 @@ def _question(
     loads: tuple[str, ...], intents: tuple[str, ...], slots: int | None, hosts: int | None, until_met: str | None,
     **how: Any,
 ) -> Question:  # fmt: skip
-    from headgate.sim.whatif import Changes, Question, Unit, parsed_intents, parsed_loads
+    from headgate.sim.whatif import Changes, Question, Unit
 
     changes = Changes(parsed_loads(loads), parsed_intents(intents), slots, hosts)
     if changes == Changes() and until_met is None:
@@ -64,6 +65,41 @@ def _question(
         raise InputError(f"--until-met searches the number of {until_met}; leave out --{until_met}")
     unit = Unit(until_met) if until_met is not None else None
     return Question(changes, how["hold"], seconds(how["after"], "--after"), unit)
+
+
+def parsed_loads(texts: Sequence[str]) -> dict[str, float]:
+    """Multiples from texts such as "page-load=2x".
+
+    >>> parsed_loads(["all=2x", "fraud=0.5"])
+    {'all': 2.0, 'fraud': 0.5}
+    """
+    loads = {}
+    for text in texts:
+        name, equals, factor = text.rpartition("=")
+        try:
+            amount = float(factor.strip().removesuffix("x"))
+        except ValueError:
+            amount = math.nan
+        if not equals or not name or not 0 <= amount < math.inf:
+            raise InputError(f'--load is "{text}"; it must be a job, or "all", and a multiple, such as page-load=2x')
+        loads[name] = amount
+    return loads
+
+
+def parsed_intents(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Fields of intents from texts such as "fraud:latency=1s,worth=50".
+
+    >>> parsed_intents(["fraud:latency=1s,worth=50"])
+    {'fraud': {'latency': '1s', 'worth': 50.0}}
+    """
+    intents: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, colon, fields = text.partition(":")
+        pairs = [part.partition("=") for part in fields.split(",")]
+        if not colon or not name or not all(equals and key for key, equals, _ in pairs):
+            raise InputError(f'--intent is "{text}"; it must be a job and fields, such as fraud:latency=1s,worth=50')
+        intents[name] = intents.get(name, {}) | {key.strip(): field_value(value.strip()) for key, _, value in pairs}
+    return intents
 
 
 # -- for people --------------------------------------------------------------------------------------------------------

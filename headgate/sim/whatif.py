@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -363,47 +363,3 @@ def _in_order(tried: Mapping[int, Tried]) -> tuple[Tried, ...]:
 
 def _sized(scenario: Scenario, unit: Unit, size: int) -> Scenario:
     return (_with_slots if unit is Unit.SLOTS else _with_hosts)(scenario, size)
-
-
-def parsed_loads(texts: Sequence[str]) -> dict[str, float]:
-    """Multiples from texts such as "page-load=2x".
-
-    >>> parsed_loads(["all=2x", "fraud=0.5"])
-    {'all': 2.0, 'fraud': 0.5}
-    """
-    loads = {}
-    for text in texts:
-        name, equals, factor = text.rpartition("=")
-        try:
-            amount = float(factor.strip().removesuffix("x"))
-        except ValueError:
-            amount = math.nan
-        if not equals or not name or not 0 <= amount < math.inf:
-            raise InputError(f'--load is "{text}"; it must be a job, or "{ALL}", and a multiple, such as page-load=2x')
-        loads[name] = amount
-    return loads
-
-
-def parsed_intents(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Fields of intents from texts such as "fraud:latency=1s,worth=50".
-
-    >>> parsed_intents(["fraud:latency=1s,worth=50"])
-    {'fraud': {'latency': '1s', 'worth': 50.0}}
-    """
-    intents: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        name, colon, fields = text.partition(":")
-        pairs = [part.partition("=") for part in fields.split(",")]
-        if not colon or not name or not all(equals and key for key, equals, _ in pairs):
-            raise InputError(f'--intent is "{text}"; it must be a job and fields, such as fraud:latency=1s,worth=50')
-        intents[name] = intents.get(name, {}) | {key.strip(): _field(value.strip()) for key, _, value in pairs}
-    return intents
-
-
-def _field(text: str) -> float | str | None:
-    if text.lower() == "none":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -114,6 +114,14 @@ def test_missing_journal_is_one_sentence(said: Any, tmp_path: Path) -> None:
     assert "there is no journal" in told and told.count("\n") == 1
 
 
+def test_journal_of_the_home_is_read_unless_another_is_named(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(recorded, tmp_path / "journal.sqlite")
+    assert run_command(["what-if", "--home", str(tmp_path), "--hosts", "2", "--hold", "--after", "1m", "--json"]) == 0
+    assert answer(capsys.readouterr().out)["then"]["satisfaction"] > 0.9
+
+
 def test_journal_without_rounds_or_readings_is_one_sentence(said: Any, tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with SqliteJournal(path) as journal:

@@ -21,6 +21,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("pause", "resume"): "Stop a job after its epoch, or continue it.",
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
+    ("simulate", "scenarios"): "Run a scenario on the simulator, or list them.",
     ("settings", "rules"): "List every setting, or the rules of the scheduler.",
 }
 """Commands that share a line of the help."""

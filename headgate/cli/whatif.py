@@ -25,7 +25,7 @@ COURSE_CELLS = 60
 UNITS = ("slots", "hosts")
 
 
-@click.command("what-if", short_help="Predict what another load, intent or cluster would do.")
+@click.command("what-if", short_help="Predict the effect of a load, intent or cluster.")
 @click.option("--load", "loads", multiple=True, metavar="JOB=Kx", help='Multiply the input of a job, or of "all".')
 @click.option("--intent", "intents", multiple=True, metavar="JOB:FIELDS", help="Change it: fraud:latency=1s,worth=50.")
 @click.option("--slots", type=click.IntRange(min=1), metavar="N", help="Slots of all hosts together.")

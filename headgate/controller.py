@@ -14,6 +14,7 @@ from headgate.core.metrics import JobView, View, Windows, view_of, with_output
 from headgate.core.model import Action, Job, Outcome, Snapshot
 from headgate.core.state import Decision, Verdict
 from headgate.errors import EngineError, JournalError
+from headgate.job_records import JOBS_KEY, SETTINGS_KEY, definitions_text, settings_text
 from headgate.policies import Policy
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord, latency_record
 
@@ -44,6 +45,8 @@ class Controller:
         """By the job that it is for, the action whose effect is awaited."""
         self._declined: tuple[Action, float] | None = None
         """The last action that was not carried out, and when that was."""
+        self._defined: dict[str, str] | None = None
+        """The intents of the jobs whose definitions the journal has, by fingerprint."""
 
     def round(self) -> tuple[View, Decision]:
         """One turn of the control loop; the view is returned as the journal has it, in which no data is not success."""
@@ -129,11 +132,20 @@ class Controller:
         if self.journal is None:
             return None
         self._record_verdict(self.journal, decision.verdict, view.at_s)
+        self._define(self.journal, view)
         if view.at_s >= self._purge_next_s:
             keep = self.settings
             self.journal.purge(view.at_s - keep.journal_keep_h * HOUR_S, view.at_s - keep.actions_keep_h * HOUR_S)
             self._purge_next_s = view.at_s + HOUR_S
         return self.journal.record(self._summary(view, decision), snapshot, self.policy.dump(), decision.action)
+
+    def _define(self, journal: Journal, view: View) -> None:
+        """Write the definitions of the jobs when a job comes or goes, or its intent changes."""
+        defined = {name: one.job.intent.fingerprint() for name, one in view.jobs.items()}
+        if defined != self._defined:
+            journal.set_about(SETTINGS_KEY, settings_text(self.settings))
+            journal.set_about(JOBS_KEY, definitions_text({name: one.job for name, one in view.jobs.items()}))
+            self._defined = defined
 
     def _summary(self, view: View, decision: Decision) -> RoundRecord:
         return RoundRecord(

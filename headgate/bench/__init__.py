@@ -27,6 +27,7 @@ NAMES = (
     "overhead",
     "reconfigure",
     "fidelity",
+    "what-if",
     "slices",
     "checkpoint",
     "state",
@@ -77,7 +78,8 @@ class Result:
 
 def bench(name: str, plot: Path | None = None, full: bool = False, **options: Any) -> Result:
     """Run the benchmark of that name; `full` is its long form, if it has one. Options that are None are left to it."""
-    measure = import_module(f"headgate.bench.{choice(name, 'benchmark', NAMES)}").measure
+    module = choice(name, "benchmark", NAMES).replace("-", "_")
+    measure = import_module(f"headgate.bench.{module}").measure
     takes = signature(measure).parameters
     given = {option: value for option, value in {"plot": plot, **options}.items() if value is not None}
     unknown = given.keys() - takes.keys()

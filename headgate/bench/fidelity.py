@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headgate.bench import Figure, Result
-from headgate.bench.workload import Work, cpu_s, engine, job
+from headgate.bench.workload import Work, engine, job
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.latency import merge
@@ -22,6 +22,7 @@ from headgate.sim.bars import Bar
 from headgate.sim.run import engine_for
 from headgate.sim.spec import EpochCosts, HostSpec, JobSpec, OperatorSpec, Scenario
 from headgate.spark.engine import SparkEngine
+from headgate.spark.hosts import process_tree_cpu_s
 
 SLOTS, CORES = 16, 2
 KINDS: Mapping[str, Work] = {"computes": Work(cpu_s=100e-6), "waits": Work(wait_s=400e-6)}
@@ -106,9 +107,9 @@ def _epochs(spark: SparkEngine, lanes: int) -> tuple[float, float, float]:
     _allocate(spark, ["idle"], lanes, 0.0)
     time.sleep(SETTLE_S)
     before = spark._job("idle").epochs
-    begun_s, cores_s = time.time(), cpu_s()
+    begun_s, cores_s = time.time(), process_tree_cpu_s()
     time.sleep(MEASURE_S)
-    return spark._job("idle").epochs - before, cpu_s() - cores_s, time.time() - begun_s
+    return spark._job("idle").epochs - before, process_tree_cpu_s() - cores_s, time.time() - begun_s
 
 
 def _compared(spark: SparkEngine, rate: float, costs: EpochCosts, per_row: Mapping[str, float]) -> Iterator[Point]:

@@ -19,7 +19,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from headgate.bench import Figure, Result, repeated
-from headgate.bench.workload import Work, cpu_s, engine, home, job, wait_for
+from headgate.bench.workload import Work, engine, home, job, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
@@ -27,6 +27,7 @@ from headgate.core.sizing import first_pace_s
 from headgate.errors import EngineError
 from headgate.sim.bars import Bar
 from headgate.spark import levers, sinks, sources
+from headgate.spark.hosts import process_tree_cpu_s
 from headgate.spark.levers import Levers
 from headgate.spark.metering import OBSERVED_EVERY
 from headgate.spark.sources.load import Generator
@@ -199,10 +200,10 @@ class Turns:
         """Time a number of whole epochs of a query that runs."""
         first = epochs() + 1
         wait_for(lambda: epochs() >= first)
-        before_s, cores_s = time.perf_counter(), cpu_s()
+        before_s, cores_s = time.perf_counter(), process_tree_cpu_s()
         wait_for(lambda: epochs() >= first + EPOCHS)
         self.rows_s.append(self.rows * EPOCHS / (time.perf_counter() - before_s))
-        self.cores_s.append((cpu_s() - cores_s) / EPOCHS)
+        self.cores_s.append((process_tree_cpu_s() - cores_s) / EPOCHS)
 
 
 def _compared(spark: SparkEngine, place: Path, plan: PageLoad | JvmOnly, rows: int, form: Form) -> tuple[Turns, Turns]:
@@ -276,9 +277,9 @@ def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: Form) -> f
     changes = {name: JobAllocation({"in": 1, "work": 1}, pace_s) for name in names}
     spark.apply(Action(ActionKind.RELAX, None, changes, Cause("measured")))
     wait_for(lambda: all(spark._job(name).epochs >= form.warm_up for name in names))
-    before_s, cores_s = time.time(), cpu_s()
+    before_s, cores_s = time.time(), process_tree_cpu_s()
     time.sleep(form.idle_s)
-    return (cpu_s() - cores_s) / (time.time() - before_s)
+    return (process_tree_cpu_s() - cores_s) / (time.time() - before_s)
 
 
 # -- Redis -----------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
@@ -87,19 +86,6 @@ def satisfaction(view: View) -> float:
 def mean(values: Sequence[float]) -> float:
     """0 of nothing."""
     return sum(values) / len(values) if values else 0.0
-
-
-def cpu_s() -> float:
-    """Core seconds of this process and all that it started, so far."""
-    this = psutil.Process()
-    spent = 0.0
-    for process in (this, *this.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        spent += times.user + times.system + times.children_user + times.children_system
-    return spent
 
 
 @contextmanager

@@ -321,7 +321,7 @@ def submit(file: str, name: str | None, params: tuple[str, ...], home: str) -> N
 @home_option
 def intent(job: str, home: str, **given: str | None) -> None:
     """Change the intent of a job; goals that are not named stay, "none" removes a goal."""
-    fields = {name: _field(text) for name, text in given.items() if text is not None}
+    fields = {name: field_value(text) for name, text in given.items() if text is not None}
     if not fields:
         raise InputError(f"what should change? give {', '.join(f'--{name}' for name in given)}, or some of them")
     client = _client(home)
@@ -330,8 +330,8 @@ def intent(job: str, home: str, **given: str | None) -> None:
     click.echo(f"{job}: {now.intent}, worth {now.worth:g}")
 
 
-def _field(text: str) -> float | str | None:
-    """A number if it is one; the service says what is wrong with what is none."""
+def field_value(text: str) -> float | str | None:
+    """What a person typed: a number if it is one, None for "none"; the service says what is wrong with the rest."""
     if text.lower() == NONE:
         return None
     try:
@@ -404,7 +404,7 @@ def restore(job: str, at: str | None, home: str) -> None:
 @home_option
 def share(job: str, share: str, home: str) -> None:
     """Set the weight of a job when slots are short, 1 to 10."""
-    _client(home).change(job, {"share": _field(share)})
+    _client(home).change(job, {"share": field_value(share)})
     click.echo(f"{job}: share {share}")
 
 
@@ -414,8 +414,10 @@ def share(job: str, share: str, home: str) -> None:
 @home_option
 def limit(job: str, rows: str, home: str) -> None:
     """Set the maximum number of rows that an epoch of a job reads; "none" returns to the settings."""
-    _client(home).change(job, {"read_limit": _field(rows)})
-    click.echo(f"{job}: {'no read limit of its own' if _field(rows) is None else f'at most {rows} rows per epoch'}")
+    _client(home).change(job, {"read_limit": field_value(rows)})
+    click.echo(
+        f"{job}: {'no read limit of its own' if field_value(rows) is None else f'at most {rows} rows per epoch'}"
+    )
 
 
 @click.command()

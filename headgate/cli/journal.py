@@ -46,7 +46,8 @@ journal_option = click.option("--journal", metavar="FILE", help="Read this journ
 
 
 @contextmanager
-def _existing(journal: str) -> Iterator[SqliteJournal]:
+def existing(journal: str) -> Iterator[SqliteJournal]:
+    """A journal to read."""
     from headgate.journal import SqliteJournal
 
     if not Path(journal).is_file():
@@ -67,7 +68,8 @@ def _client(home: str) -> Client | None:
     return Client(place)
 
 
-def _journal_in(home: str) -> str:
+def journal_in(home: str) -> str:
+    """Where the service of this place writes its journal."""
     from headgate.server.home import Home
 
     return str(Home(Path(home)).journal)
@@ -98,7 +100,7 @@ def _story(job: str, home: str, journal: str | None) -> tuple[list[Line], Mappin
         return live
     from headgate import explain as explaining
 
-    with _existing(journal or _journal_in(home)) as opened:
+    with existing(journal or journal_in(home)) as opened:
         return explaining.story(opened, job), opened.about()
 
 
@@ -130,7 +132,7 @@ def status(home: str, journal: str | None, json_too: bool) -> int:
         return 0
     raw = _live_status(home)
     if raw is None:
-        _show_recorded(_journal_in(home), json_too, stopped=True)
+        _show_recorded(journal_in(home), json_too, stopped=True)
         return TROUBLE
     import msgspec
 
@@ -157,7 +159,7 @@ def _live_status(home: str) -> bytes | None:
 def _show_recorded(journal: str, json_too: bool, stopped: bool = False) -> None:
     import msgspec
 
-    with _existing(journal) as opened:
+    with existing(journal) as opened:
         restored = opened.restore()
         last = list(opened.rounds(since_s=restored.at_s))[-1:] if restored is not None else []
         about = opened.about()

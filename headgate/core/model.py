@@ -214,6 +214,8 @@ class HostReading:
     """Seconds since its last heartbeat; None where the engine has no heartbeats."""
     suspect: bool = False
     """It has been silent for too long: nothing is known of what runs on it."""
+    used: float | None = None
+    """Cores that the processes of the engine itself used; None where only the load is known."""
 
     @property
     def demand(self) -> float | None:

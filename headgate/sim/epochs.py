@@ -18,7 +18,7 @@ from headgate.core.model import OUTSIDE, Graph, HostReading, JobReading, Operato
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.keys import lane_shares, skewed, slice_weights
-from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
+from headgate.sim.spec import EpochCosts, Event, HostSpec, JobSpec, OperatorSpec, Scenario
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Rows of an epoch are reported as five points of equal weight: they arrived evenly over its interval."""
@@ -65,6 +65,7 @@ class _Run:
     sent: dict[str, dict[str, float]]
     lanes: dict[str, _Lanes]
     arrived: dict[str, float]
+    costs: EpochCosts
     read_to_s: float
     counted_to_s: float
     epochs: int = 0
@@ -85,6 +86,7 @@ class _Run:
     """The allocation of the epoch in flight."""
     as_given: int = 0
     """Epochs finished with the allocation of now."""
+    busy_slots: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
     points: list[tuple[float, float]] = field(default_factory=list)
 
@@ -151,6 +153,7 @@ class EpochEngine(SimulatedEngine):
             sent={name: dict.fromkeys(graph.children[name], 0.0) for name in graph.operators},
             lanes={},
             arrived=dict.fromkeys(graph.sources, 0.0),
+            costs=spec.epoch_costs or self._costs,
             read_to_s=self._now_s,
             counted_to_s=self._now_s,
         )
@@ -231,14 +234,16 @@ class EpochEngine(SimulatedEngine):
         self._count_arrivals(name, run)
         rows = self._read(run)
         offered = _rows_per_operator(run, rows)
-        stretch, cores_s, duration_s = self._stretch(run, lanes, offered)
-        self._count_busy(run, lanes, offered, stretch)
-        run.tasks = self._tasks(run, lanes, offered, stretch, duration_s)
+        staged = {operator: count for operator, count in offered.items() if operator in lanes}
+        stretch, crowd, duration_s = self._stretch(run, lanes, staged)
+        self._count_busy(run, lanes, staged, stretch)
+        run.tasks = self._tasks(run, lanes, staged, stretch, duration_s)
         run.hosts = frozenset(host for one in run.lanes.values() for host in one.hosts)
         run.version = self._version[name]
         run.pending = rows
         run.started_s = self._now_s
-        run.busy_cores = cores_s / duration_s * stretch
+        run.busy_cores = self._cores_s(run, lanes, staged) / duration_s * stretch
+        run.busy_slots = max(self._slots_s(run, staged, stretch), self._slots_s(run, staged, 1.0) * crowd) / duration_s
         self._plan(self._now_s + duration_s, name, "finish")
 
     def _count_busy(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float) -> None:
@@ -264,28 +269,47 @@ class EpochEngine(SimulatedEngine):
         run.until_s = run.read_to_s + share * (self._now_s - run.read_to_s)
         return {source: rows * share for source, rows in waiting.items()}
 
-    def _stretch(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float]) -> tuple[float, float, float]:
-        """How much the epoch is slowed by all that want the cores, its core seconds, and its duration."""
-        cores_s = self._costs.fixed_cores_s + sum(
-            offered[o] * run.specs[o].cost_s + lanes[o] * self._costs.task_cores_s for o in offered
-        )
-        alone_s = self._duration_s(run, lanes, offered, 1.0)
+    def _stretch(self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float]) -> tuple[float, float, float]:
+        """How much the epoch is slowed by all that want the cores, and all that want the slots, and its duration."""
+        alone_s = self._duration_s(run, lanes, staged, 1.0, 1.0)
         others = sum(other.busy_cores for other in self._runs.values()) + sum(self._outside_load.values())
-        stretch = max(1.0, (others + cores_s / alone_s) / self._cores()) * self._host_noise.factor(
-            int(self._now_s / NOISE_S)
-        )
-        return stretch, cores_s, self._duration_s(run, lanes, offered, stretch)
+        wanted = others + self._cores_s(run, lanes, staged) / alone_s
+        stretch = max(1.0, wanted / self._cores()) * self._host_noise.factor(int(self._now_s / NOISE_S))
+        crowd = self._crowd(self._slots_s(run, staged, 1.0) / alone_s)
+        return stretch, crowd, self._duration_s(run, lanes, staged, stretch, crowd)
 
-    def _duration_s(self, run: _Run, lanes: Mapping[str, int], offered: Mapping[str, float], stretch: float) -> float:
-        """Stages one after another; a task holds its slot also while it waits for a look-up."""
+    def _cores_s(self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float]) -> float:
+        """Core seconds of an epoch."""
+        per_task_s = run.costs.task_cores_s
+        return run.costs.fixed_cores_s + sum(
+            rows * run.specs[operator].cost_s + lanes[operator] * per_task_s for operator, rows in staged.items()
+        )
+
+    def _crowd(self, wanted: float) -> float:
+        """How much longer tasks take because other jobs hold slots."""
+        return max(1.0, (sum(other.busy_slots for other in self._runs.values()) + wanted) / self._slots())
+
+    def _slots_s(self, run: _Run, staged: Mapping[str, float], stretch: float) -> float:
+        """Seconds for which the tasks of an epoch hold slots, all together."""
+        return sum(rows * self._row_s(run.specs[operator], stretch) for operator, rows in staged.items())
+
+    def _duration_s(
+        self, run: _Run, lanes: Mapping[str, int], staged: Mapping[str, float], stretch: float, crowd: float
+    ) -> float:
+        """Stages one after another; a task holds its slot also while it waits for a look-up.
+
+        Whatever is shorter, cores or slots, sets the pace of a row: a task that waits for a slot wants no core.
+        """
         slots = self._slots()
         stages_s = 0.0
-        for operator, rows in offered.items():
+        for operator, rows in staged.items():
             waves = math.ceil(lanes[operator] / slots)
             slowest = max(run.lanes[operator].factors)
-            stages_s += waves * (rows / lanes[operator] * self._row_s(run.specs[operator], stretch)) * slowest
-            stages_s += self._costs.task_cores_s * lanes[operator] / slots * stretch
-        return self._costs.fixed_s * stretch + stages_s
+            spec = run.specs[operator]
+            row_s = max(self._row_s(spec, stretch), self._row_s(spec, 1.0) * crowd)
+            stages_s += waves * (rows / lanes[operator] * row_s) * slowest
+            stages_s += run.costs.task_cores_s * lanes[operator] / slots * stretch
+        return run.costs.fixed_s * stretch + stages_s
 
     def _slots(self) -> int:
         if not self._dead and not self._cut_s:
@@ -333,7 +357,8 @@ class EpochEngine(SimulatedEngine):
         if sum(run.pending.values()) > 0:
             run.cost = run.cost.after(sum(run.pending.values()), self._now_s - run.started_s)
             run.most_rows = max(constants.LEAST_EPOCH_ROWS, run.cost.rows_in(constants.LONGEST_EPOCH_S))
-        run.read_to_s, run.busy_cores, run.tasks, run.pending = run.until_s, 0.0, (0.0, 0.0), {}
+        run.read_to_s, run.busy_cores, run.busy_slots = run.until_s, 0.0, 0.0
+        run.tasks, run.pending = (0.0, 0.0), {}
         self._plan(max(self._now_s, run.started_s + (self._allocation[name].pace_s or 0.0)), name, "start")
 
     def _report(self, run: _Run, rows: float) -> None:
@@ -450,7 +475,9 @@ def _slots_of(host: HostSpec) -> int:
 
 
 def _operator_reading(run: _Run, name: str) -> OperatorReading:
-    lanes = run.lanes[name]
+    lanes = run.lanes.get(name)
+    if lanes is None:
+        return OperatorReading(dict(run.processed[name]), dict(run.sent[name]), ())
     return OperatorReading(
         dict(run.processed[name]),
         dict(run.sent[name]),

@@ -29,6 +29,7 @@ class OperatorSpec:
     split: bool = False
     """Rows are divided among the children; otherwise each child gets all of them."""
     lanes: int = 1
+    """0 in the epoch model: fused, it runs in the tasks of its input and has no stage of its own."""
     max_lanes: int | None = None
     weight: float = 1.0
     state_mb: float = 0.0
@@ -70,6 +71,15 @@ class Jitter:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochCosts:
+    """What an epoch takes besides its rows; measured on a cluster, these make the epoch model foretell it."""
+
+    fixed_s: float = constants.EPOCH_FIXED_S
+    fixed_cores_s: float = constants.EPOCH_FIXED_CORES_S
+    task_cores_s: float = constants.TASK_CORES_S
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """A job of a scenario with its load, one per source."""
 
@@ -80,6 +90,8 @@ class JobSpec:
     tenant: str = "default"
     pace_s: float = 0.0
     jitter: Jitter = field(default_factory=Jitter)
+    epoch_costs: EpochCosts | None = None
+    """What its epochs take besides their rows, in the epoch model; None: as those of the scenario."""
 
     def job(self) -> Job:
         """The job as the controller knows it."""
@@ -88,7 +100,7 @@ class JobSpec:
 
     def allocation(self, paced: bool) -> JobAllocation:
         """What the job starts with."""
-        return JobAllocation({o.name: o.lanes for o in self.operators}, self.pace_s if paced else None)
+        return JobAllocation({o.name: o.lanes for o in self.operators if o.lanes}, self.pace_s if paced else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +112,6 @@ class HostSpec:
     memory_gb: float
     slots: int | None = None
     """Tasks it runs at once, in the epoch model; as many as it has cores if not given."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochCosts:
-    """What an epoch takes besides its rows; measured on a cluster, these make the epoch model foretell it."""
-
-    fixed_s: float = constants.EPOCH_FIXED_S
-    fixed_cores_s: float = constants.EPOCH_FIXED_CORES_S
-    task_cores_s: float = constants.TASK_CORES_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ addresses. On any other host a task is taken to want one core.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
@@ -13,6 +14,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from headgate.core.model import HostReading
 from headgate.spark.metering import TaskRecords
@@ -59,6 +62,8 @@ class Hosts:
         """Owned by the control loop."""
         self.started_s = time.monotonic()
         self._runnable = _Runnable() if embedded else None
+        self._cpu_s = process_tree_cpu_s() if embedded else 0.0
+        """Of this process and all below it, at the reading before; owned by the control loop."""
         self._pressure = _Pressure()
         self._known: tuple[float, Mapping[str, float]] = (-KNOWN_S, {})
         """When Spark was last asked for the hosts, and their cores: replaced as a whole by any thread that plans an epoch."""
@@ -76,7 +81,12 @@ class Hosts:
             # Spark may tell the start of a task before the end of the one whose slot it has.
             running = min(host.slots, host.running_s(before.executors) / elapsed_s)
             found.append(self._reading(name, host, (running, waiting * host.slots), pressure))
-        return tuple(found)
+        return tuple(found) if self._runnable is None else tuple(self._with_use(one, elapsed_s) for one in found)
+
+    def _with_use(self, reading: HostReading, elapsed_s: float) -> HostReading:
+        before_s, self._cpu_s = self._cpu_s, process_tree_cpu_s()
+        # A process that ended took its time with it, unless its parent has waited for it.
+        return dataclasses.replace(reading, used=max(0.0, self._cpu_s - before_s) / elapsed_s)
 
     def _reading(self, name: str, host: _Host, tasks: tuple[float, float], pressure: float | None) -> HostReading:
         if self._runnable is not None:
@@ -152,6 +162,19 @@ def _stalled_s() -> float | None:
     except (OSError, IndexError):
         return None
     return int(some.rsplit("total=", 1)[1]) / 1e6
+
+
+def process_tree_cpu_s() -> float:
+    """Core seconds of this process and all that it started, so far."""
+    this = psutil.Process()
+    spent = 0.0
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 class _Runnable:

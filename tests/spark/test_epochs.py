@@ -24,7 +24,7 @@ from headgate.spark.engine import SparkEngine
 from headgate.spark.topology import Topology
 
 from .builders import ROWS, burst, change, column, copied, epochs, put_in, reading, same, start, topology, written
-from .conftest import Until
+from .conftest import SETTINGS, Until
 
 LANES = "row long, lane long"
 
@@ -417,7 +417,8 @@ def weight(spark: SparkSession, pool: str | None) -> int:
     return int(spark.sparkContext._jsc.sc().getPoolForName(pool).get().weight())
 
 
-def test_reading_host_tells_its_cores_and_load(engine: SparkEngine, until: Until) -> None:
+def test_reading_host_tells_its_cores_slots_and_load(engine: SparkEngine, until: Until) -> None:
     until(lambda: engine.observe().hosts[0].load is not None, "a look at the load")
     (host,) = engine.observe().hosts
-    assert host.cores == os.cpu_count()
+    assert (host.cores, host.slots) == (os.cpu_count(), SETTINGS.slots)
+    until(lambda: sum(range(100_000)) and (engine.observe().hosts[0].used or 0.0) > 0, "core time of this process")

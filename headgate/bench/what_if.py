@@ -1,0 +1,158 @@
+"""Whether `headgate what-if` can be trusted: satisfaction as it predicts it from a journal, against what real Spark then does.
+
+A few jobs run until the journal has enough readings. Each change is predicted from that journal alone, then carried out, and
+measured for as long as was simulated. Lanes and pace stay as they are on both sides, so that the model has to be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headgate.bench import Figure, Result
+from headgate.bench.workload import Work, engine, job, satisfaction, watched
+from headgate.config import FAST, SparkSettings
+from headgate.controller import Controller
+from headgate.core.intents import Intent
+from headgate.core.metrics import View
+from headgate.journal import MemoryJournal
+from headgate.loads import Load, Sine
+from headgate.policies import Static
+from headgate.settings import settings_from
+from headgate.sim.bars import Bar
+from headgate.sim.whatif import Changes, Question, answered
+from headgate.spark.engine import SparkEngine
+
+SLOTS, FEW_SLOTS = 8, 2
+WARM_UP_S, CALIBRATE_S, CHANGED_S = 25.0, 40.0, 26.0
+MOST_ERROR = 10.0
+"""Points of satisfaction."""
+SETTINGS = settings_from(FAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One of the jobs."""
+
+    intent: Intent
+    rate_rows_s: float
+    work: Work
+    lanes: int
+    pace_s: float
+
+    def load(self) -> Load:
+        """Up and down a little, as any input is: intervals that are all alike say little about the cost of a row."""
+        return Sine(self.rate_rows_s, 0.3 * self.rate_rows_s, period_s=SETTINGS.window_s)
+
+
+JOBS: Mapping[str, Bench] = {
+    "look-up": Bench(Intent(latency="1.2s", worth=50), 500.0, Work(wait_s=1.2e-3), 2, 0.0),
+    "score": Bench(Intent(latency="1.5s", worth=30), 300.0, Work(cpu_s=2e-4, wait_s=4e-4), 1, 1.0),
+    "report": Bench(Intent(latency="4s", worth=20), 300.0, Work(wait_s=5e-4), 1, 3.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change, as it is predicted and as it is carried out."""
+
+    label: str
+    changes: Changes
+    slots: int = SLOTS
+    intents: Mapping[str, Intent] = field(default_factory=dict)
+
+
+CHANGES = (
+    Change("look-up x 2", Changes({"look-up": 2.0})),
+    Change("look-up x 5", Changes({"look-up": 5.0})),
+    Change("all x 0.5", Changes({"all": 0.5})),
+    Change(
+        "tighter intents",
+        Changes(intents={"score": {"latency": 0.7}, "report": {"latency": 1.5}}),
+        intents={"score": Intent(latency=0.7, worth=30), "report": Intent(latency=1.5, worth=20)},
+    ),
+    Change("2 slots, all x 2", Changes({"all": 2.0}, slots=FEW_SLOTS), slots=FEW_SLOTS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One change, predicted and measured."""
+
+    label: str
+    predicted: float
+    measured: float
+
+    @property
+    def points(self) -> float:
+        """How far apart they are."""
+        return 100 * abs(self.predicted - self.measured)
+
+
+def measure() -> Result:
+    """Measure the jobs as they are, then five changes."""
+    now, journal, compared = _first_cluster()
+    compared += _second_cluster(journal)
+    modelled = answered(journal, Question(hold=True, after_s=CHANGED_S)).modelled_now
+    figures = (
+        Figure("satisfaction as it is: measured", now, ""),
+        Figure("satisfaction as it is: modelled", modelled, ""),
+        *(Figure(f"{one.label}: predicted", one.predicted, "") for one in compared),
+        *(Figure(f"{one.label}: measured", one.measured, "") for one in compared),
+        *(Figure(f"{one.label}: error", one.points, "points") for one in compared),
+        Figure("largest error", max(one.points for one in compared), "points"),
+    )
+    error = statistics.median(one.points for one in compared)
+    return Result(figures, (Bar("median error of the satisfaction, in points", error, "<=", MOST_ERROR),))
+
+
+def _first_cluster() -> tuple[float, MemoryJournal, list[Compared]]:
+    """The cluster that the model is calibrated on, and the changes that it can be given."""
+    with engine(SparkSettings(slots=SLOTS)) as spark:
+        _say("warming up")
+        _submit(spark, Changes())
+        time.sleep(WARM_UP_S)
+        _say("calibrating")
+        journal = MemoryJournal()
+        now = satisfaction(_view(spark, CALIBRATE_S, journal))
+        return now, journal, [_compared(spark, journal, one) for one in CHANGES if one.slots == SLOTS]
+
+
+def _second_cluster(journal: MemoryJournal) -> list[Compared]:
+    """The same jobs on fewer slots, which only a new Spark has."""
+    with engine(SparkSettings(slots=FEW_SLOTS)) as spark:
+        _say("warming up with fewer slots")
+        _submit(spark, Changes())
+        time.sleep(WARM_UP_S)
+        return [_compared(spark, journal, one) for one in CHANGES if one.slots == FEW_SLOTS]
+
+
+def _compared(spark: SparkEngine, journal: MemoryJournal, change: Change) -> Compared:
+    _say(change.label)
+    predicted = answered(journal, Question(change.changes, hold=True, after_s=CHANGED_S)).then.satisfaction
+    for name in JOBS:
+        spark.remove(name)
+    _submit(spark, change.changes, change.intents)
+    return Compared(change.label, predicted, satisfaction(_view(spark, CHANGED_S)))
+
+
+def _submit(spark: SparkEngine, changes: Changes, intents: Mapping[str, Intent] | None = None) -> None:
+    for name, one in JOBS.items():
+        factor = changes.loads.get(name, changes.loads.get("all", 1.0))
+        asked = dataclasses.replace(one, rate_rows_s=one.rate_rows_s * factor)
+        intent = (intents or {}).get(name, one.intent)
+        spark.submit(job(name, intent, asked.load(), one.work, one.lanes, pace_s=one.pace_s))
+
+
+def _view(spark: SparkEngine, for_s: float, journal: MemoryJournal | None = None) -> View:
+    """The last round of that time; nothing is changed."""
+    controller = Controller(spark, Static(), journal, SETTINGS, observe_only=True)
+    return watched(controller, for_s)[-1][0]
+
+
+def _say(what: str) -> None:
+    print(f"bench: {what}", file=sys.stderr)

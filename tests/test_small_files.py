@@ -25,7 +25,15 @@ from headgate.spark import levers, progress
 from headgate.spark.jobfile import JobRequest
 from headgate.spark.pool import LocalPool
 from headgate.spark.sinks.files import claimed
-from headgate.spark.sources import ticks
+from headgate.spark.sources import kafka_offsets, ticks
+from headgate.spark.sources.delta import BEGUN as DELTA_BEGUN
+from headgate.spark.sources.delta import PLANNED as DELTA_PLANNED
+from headgate.spark.sources.delta import Begun, begun_in, planned_in
+from headgate.spark.sources.delta import Mark as DeltaMark
+from headgate.spark.sources.kafka import BEGUN as KAFKA_BEGUN
+from headgate.spark.sources.kafka import PLANNED as KAFKA_PLANNED
+from headgate.spark.sources.kafka import marks_in as kafka_marks_in
+from headgate.spark.sources.kafka import remember as remember_kafka
 from headgate.spark.sources.load import BEGAN, began_s
 from headgate.spark.sources.redis import BEGUN, PLANNED, late_losses, marks_in, remember, remember_late_loss
 from headgate.spark.sources.redis_entries import Mark, Range
@@ -127,6 +135,7 @@ def tick(home: Path) -> dict[str, int]:
 
 
 WRITING = Writing(Start("one", 1))
+KAFKA = {kafka_offsets.Partition("orders", 0): kafka_offsets.Mark(7)}
 SMALL = {
     "jobs": Small(
         lambda home: Registry(home / "jobs.json").put(NAME, REGISTERED),
@@ -158,6 +167,22 @@ SMALL = {
     "late losses": Small(late, "lost/*/*", late_losses),
     "redis begun": Small(lambda home: remember(home, {NAME: Mark()}, BEGUN), BEGUN, lambda home: marks_in(home, BEGUN)),
     "redis planned": Small(lambda home: remember(home, {NAME: Mark()}), PLANNED, marks_in),
+    "kafka begun": Small(
+        lambda home: remember_kafka(home, KAFKA, KAFKA_BEGUN),
+        KAFKA_BEGUN,
+        lambda home: kafka_marks_in(home, KAFKA_BEGUN),
+    ),
+    "kafka planned": Small(lambda home: remember_kafka(home, KAFKA), KAFKA_PLANNED, kafka_marks_in),
+    "delta begun": Small(
+        lambda home: (home / DELTA_BEGUN).write_bytes(msgspec.json.encode(Begun("id", 3, True))),
+        DELTA_BEGUN,
+        begun_in,
+    ),
+    "delta planned": Small(
+        lambda home: (home / DELTA_PLANNED).write_bytes(msgspec.json.encode(DeltaMark(3))),
+        DELTA_PLANNED,
+        planned_in,
+    ),
     "began": Small(began_s, BEGAN, began_s),
     "operator": Small(keyed, "operator.json", go_on_keyed),
     "opens": Small(opened, "keyed/count/opens.json", lambda home: read_opens(home, "count")),
@@ -210,10 +235,17 @@ def test_every_module_that_replaces_files_is_known_here() -> None:
         "server": ("changes", "dead_letters", "home", "registry", "removed"),
         "spark": ("keyed_hosts", "levers", "pool", "progress", "timeline", "writing"),
         "spark/sinks": ("files",),
-        "spark/sources": ("load", "redis", "ticks"),
+        "spark/sources": ("delta", "kafka", "load", "redis", "ticks"),
         "state": ("location",),
     }
-    written_at_each_start, for_people = {"spark/nursery.py", "spark/session.py"}, {"spark/lanes.py", "bench/record.py"}
+    written_at_each_start = {"spark/nursery.py", "spark/session.py"}
+    for_people = {
+        "spark/lanes.py",
+        "spark/adoption/adopt.py",
+        "spark/adoption/checkpoint.py",
+        "bench/record.py",
+        "bench/tables/writer.py",
+    }
     known = {f"{folder}/{name}.py" for folder, names in modules.items() for name in names}
     assert found == known | written_at_each_start | for_people
 

@@ -22,6 +22,7 @@ TOGETHER: Mapping[tuple[str, ...], str] = {
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
     ("status", "ui"): "Show the jobs as they are now, or the dashboard.",
+    ("simulate", "scenarios"): "Run a scenario on the simulator, or list them.",
     ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
     ("submit", "adopt"): "Add the jobs of a file, or of a PySpark script.",
 }

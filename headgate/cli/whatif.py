@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,18 +109,7 @@ def _report(answer: Answer, question: Question) -> Iterator[RenderableType]:
     now, then = answer.now, answer.then
     if question.until_met is not None:
         yield from _search(answer, question.until_met.value)
-    columns = (
-        "job",
-        "intent",
-        "latency",
-        "predicted",
-        "juice",
-        "predicted",
-        "utility",
-        "predicted",
-        "lanes",
-        "predicted",
-    )
+    columns = ("job", "intent", "latency", "juice", "utility", "lanes")
     yield plain_table(columns, [_row(name, now.jobs.get(name), one) for name, one in then.jobs.items()])
     yield ""
     width = max(len(name) for name in then.jobs)
@@ -147,23 +136,27 @@ def _search(answer: Answer, unit: str) -> Iterator[RenderableType]:
 
 
 def _row(name: str, now: JobOutlook | None, then: JobOutlook) -> tuple[str, ...]:
+    """Each cell has what is measured now and what is predicted, or one figure where both are the same."""
     return (
         name,
         then.intent,
-        *_both(now, then, lambda one: "-" if one.latency_s is None else show_seconds(one.latency_s, 2)),
-        *_both(now, then, lambda one: "-" if one.juice is None else f"{one.juice:.2f}"),
-        *_both(now, then, _utility),
-        *_both(now, then, lambda one: str(one.lanes)),
+        _both(now, then, lambda one: "-" if one.latency_s is None else show_seconds(one.latency_s, 2)),
+        _both(now, then, lambda one: "-" if one.juice is None else f"{one.juice:.2f}"),
+        f"{_both(now, then, _utility)}/{then.worth:g}{STATES[then.met]}",
+        _both(now, then, lambda one: str(one.lanes)),
     )
 
 
-def _both(now: JobOutlook | None, then: JobOutlook, told: Any) -> tuple[str, str]:
-    return "-" if now is None else told(now), told(then)
+STATES = {True: "", False: " missed", None: " measuring"}
+
+
+def _both(now: JobOutlook | None, then: JobOutlook, told: Callable[[JobOutlook], str]) -> str:
+    before, after = "-" if now is None else told(now), told(then)
+    return after if before == after else f"{before} → {after}"
 
 
 def _utility(one: JobOutlook) -> str:
-    state = {True: "", False: " missed", None: " measuring"}[one.met]
-    return f"{'-' if one.utility is None else f'{one.utility:.3g}'}/{one.worth:g}{state}"
+    return "-" if one.utility is None else f"{one.utility:.3g}"
 
 
 def _bars(now: JobOutlook | None, then: JobOutlook) -> str:

@@ -82,7 +82,7 @@ def test_search_names_the_least_number_of_hosts(said: Any) -> None:
 def test_report_has_a_table_bars_and_the_course(said: Any) -> None:
     text = said("--load", "all=2x", "--hold")
     lines = text.splitlines()
-    assert lines[0].split()[:4] == ["job", "intent", "latency", "predicted"]
+    assert lines[0].split() == ["job", "intent", "latency", "juice", "utility", "lanes"]
     assert any(line.startswith(" page-load ") and "→" in line and "█" in line for line in lines)
     assert any(line.startswith(" now ") and "2 hosts, 32 slots, as measured" in line for line in lines)
     assert any(line.startswith(" course ") and "15 min after the change" in line for line in lines)

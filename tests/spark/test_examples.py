@@ -30,6 +30,7 @@ JOBS = (
     "diamond",
     "existing_query",
     "kafka",
+    "kafka_to_delta",
     "linear",
     pytest.param("manufacturing", marks=NEEDS_TESSERACT),
     "orders_to_delta",

@@ -123,6 +123,22 @@ def test_the_example_passes_large_orders_on(engine: SparkEngine, kafka_servers: 
     assert sorted(found) == list(range(1001, 1100))
 
 
+def test_the_example_keeps_the_newest_order_of_each_user_in_a_delta_table(
+    engine: SparkEngine, kafka_servers: str, tmp_path: Path, until: Until
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason='tables need pip install "headgate[delta]"')
+    topic, out = new_topic(), tmp_path / "lake"
+    write(kafka_servers, topic, map(order, range(200)))
+    example = Path(__file__).parents[2] / "examples" / "kafka_to_delta.py"
+    job = load(JobRequest(str(example), parameters={"servers": kafka_servers, "read": topic, "out": str(out)}))
+    job.pace_s = 0.0
+    start(engine, job, read_limit=60)
+    until(lambda: processed(engine, "newest-orders", "orders") == 200, "all orders")
+    table = deltalake.DeltaTable(out).to_pyarrow_table()
+    found = dict(zip(table["user"].to_pylist(), table["id"].to_pylist(), strict=True))
+    assert found == {f"user-{number % 7}": number for number in range(200)}
+
+
 @contextmanager
 def feeding(servers: str, topic: str, rows: int) -> Iterator[None]:
     """So many rows every tenth of a second."""

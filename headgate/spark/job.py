@@ -127,7 +127,7 @@ class RunningJob:
         self._returned_s: float | None = None
         self._trouble_epoch: int | None = None
         self._line: Any = None
-        self.attempts = Attempts(self.graph.sinks, shared.spark.sparkContext.cancelJobsWithTag)
+        self.attempts = Attempts(self.graph.sinks, self._cancel_jobs)
         self._forgotten = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -312,6 +312,9 @@ class RunningJob:
         source = self.topology.nodes[name].function
         assert isinstance(source, Source)
         return source
+
+    def _cancel_jobs(self, tag: str) -> None:
+        self._spark.sparkContext.cancelJobsWithTag(tag)
 
     def _place_of(self, source: str) -> Path:
         place = self.place / "sources" / source

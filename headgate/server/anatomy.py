@@ -43,7 +43,7 @@ class OperatorDetail:
     """None for an operator that runs in the tasks of its input."""
     rows_s: float | None
     busy: float | None
-    """Share of the window in which its busiest lane was busy."""
+    """Share of the window in which its busiest lane was busy; None if it is fused: its time counts for the operator before it."""
     backlog: float | None
     per_lane: tuple[LaneDetail, ...]
     slices: tuple[SliceDetail, ...]
@@ -89,13 +89,14 @@ def _operator(view: JobView, name: str, busy: float | None) -> OperatorDetail:
     graph, span = view.job.graph, view.span
     role = "source" if name in graph.sources else "sink" if name in graph.sinks else "operator"
     rows_s = span.rows_in(name) / span.seconds if span is not None else None
+    lanes = view.allocation.lanes.get(name)
     return OperatorDetail(
         name=name,
         role=role,
         inputs=graph.operators[name].inputs,
-        lanes=view.allocation.lanes.get(name),
+        lanes=lanes,
         rows_s=rows_s,
-        busy=busy,
+        busy=busy if lanes is not None else None,
         backlog=_backlog(graph, span.last, name) if span is not None else None,
         per_lane=tuple(_lanes(span, name, busy)) if span is not None else (),
         slices=tuple(_slices(view, span, name)) if span is not None else (),

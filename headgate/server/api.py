@@ -70,6 +70,9 @@ class HostRow:
     load: float | None
     memory_used: float | None
     lease: LeaseStatus | None
+    slots: float | None = None
+    silent_s: float | None = None
+    """Seconds since its last heartbeat, if that is too long ago to judge jobs with lanes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +283,8 @@ def _hosts(status: Status) -> list[HostRow]:
 
 
 def _host(host: HostStatus, lease: LeaseStatus | None) -> HostRow:
-    return HostRow(host.name, host.cores, host.load, host.memory_used, lease)
+    silent_s = host.silent_s if host.suspect else None
+    return HostRow(host.name, host.cores, host.load, host.memory_used, lease, host.slots, silent_s)
 
 
 def _bill(leases: LeasesStatus | None) -> BillRow | None:

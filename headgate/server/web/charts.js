@@ -77,7 +77,12 @@ function valueAt(times, values, at) {
 }
 
 // lines: [{key, label, values, className}]; marks: [{at_s, label, body}], body is what the tooltip shows.
-export function LineChart({ times, lines, from_s, to_s, show, marks = [], markLine = 0, label, summary, height = 220, most, area, emptyText }) {
+// A range that is longer than the record begins with the record.
+const SHORTEST_S = 120;
+const begin = (times, from_s, to_s) => (times.length ? Math.max(from_s, Math.min(times[0], to_s - SHORTEST_S)) : from_s);
+
+export function LineChart({ times, lines, from_s: asked_s, to_s, show, marks = [], markLine = 0, label, summary, height = 220, most, area, emptyText }) {
+  const from_s = begin(times, asked_s, to_s);
   const [ref, width] = useWidth();
   const [hover, setHover] = useState(null);
   const [focused, setFocused] = useState(0);

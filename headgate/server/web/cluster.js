@@ -115,8 +115,8 @@ function Actions({ actions, now_s }) {
 function Hosts({ hosts }) {
   return html`<${Card} title="Hosts" id="hosts" note=${plural(hosts.length, "host")} className="flush">
     ${hosts.length ? html`<table class="small"><thead><tr><th scope="col">Host</th><th scope="col" class="number">Slots</th><th scope="col" class="number">Load</th><th scope="col" class="number">Memory</th><th scope="col" class="number">Paid</th></tr></thead>
-    <tbody>${hosts.map((host) => html`<tr key=${host.name}><th scope="row">${host.name}${host.lease ? html`<span class="under">${host.lease.kind} · ${host.lease.phase}</span>` : null}</th>
-      <td class="number">${count(host.cores)}</td>
+    <tbody>${hosts.map((host) => html`<tr key=${host.name}><th scope="row">${host.name}${host.lease ? html`<span class="under">${host.lease.kind} · ${host.lease.phase}</span>` : null}${host.silent_s === null ? null : html`<span class="under late">silent for ${seconds(host.silent_s)}</span>`}</th>
+      <td class="number">${count(host.slots ?? host.cores)}</td>
       <td class="number ${host.load !== null && host.load > host.cores ? "late" : ""}">${host.load === null ? UNKNOWN : host.load.toFixed(1)}</td>
       <td class="number">${percent(host.memory_used)}</td><td class="number">${host.lease ? seconds(host.lease.paid_s) : UNKNOWN}</td></tr>`)}</tbody></table>` : html`<${Empty}>No host was measured yet.</${Empty}>`}
   </${Card}>`;

@@ -40,15 +40,15 @@ function Edge({ from, to, rows_s }) {
 }
 
 function Node({ one, place }) {
-  const word = busyWord(one.busy), busy = one.busy === null ? 0 : one.busy;
+  const word = busyWord(one.busy);
   const name = one.name.length > 20 ? `${one.name.slice(0, 19)}…` : one.name;
   const lanes = one.lanes === null ? "fused" : `${one.lanes} lane${one.lanes === 1 ? "" : "s"}`;
   return html`<g class="node ${word}" transform="translate(${place.x} ${place.y})">
     <rect class="box" width=${WIDTH} height=${HEIGHT} rx="8" />
     <text class="name" x="12" y="22">${name}</text>
     <text class="sub" x="12" y="40">${one.role === "operator" ? "" : `${one.role} · `}${lanes}</text>
-    <rect class="track" x="12" y="52" width="72" height="6" rx="3" /><rect class="busy" x="12" y="52" width=${(72 * busy).toFixed(1)} height="6" rx="3" />
-    <text class="sub" x=${WIDTH - 12} y="59" text-anchor="end">${one.busy === null ? "" : `${percent(one.busy)} busy`}</text>
+    ${one.busy === null ? null : html`<rect class="track" x="12" y="52" width="72" height="6" rx="3" /><rect class="busy" x="12" y="52" width=${(72 * one.busy).toFixed(1)} height="6" rx="3" />
+    <text class="sub" x=${WIDTH - 12} y="59" text-anchor="end">${percent(one.busy)} busy</text>`}
     ${one.backlog ? html`<text class="waits" x="12" y="75">${count(one.backlog)} rows wait</text>` : null}
   </g>`;
 }

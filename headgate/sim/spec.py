@@ -72,7 +72,7 @@ class Jitter:
 
 @dataclass(frozen=True, slots=True)
 class EpochCosts:
-    """What an epoch takes besides its rows; measured on a cluster, these make the epoch model foretell it."""
+    """What an epoch takes besides its rows; measured on a cluster, these let the epoch model predict it."""
 
     fixed_s: float = constants.EPOCH_FIXED_S
     fixed_cores_s: float = constants.EPOCH_FIXED_CORES_S

@@ -13,7 +13,7 @@ ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
 SECRET = re.compile(
     r"secret|password|token|credential|account.?key|sas.?key|\.key\.pem$|oauthbearer\.config$", re.IGNORECASE
 )
-"""Names of options whose values nobody should read in a job file."""
+"""Names of options whose values do not belong in a job file."""
 
 
 def check_options(values: Mapping[str, str], what: str) -> None:

@@ -16,7 +16,8 @@ from functools import partial
 import msgspec
 
 from headgate.core import host_actions
-from headgate.core.hosts import NO_BILL, Bill, Host, HostPhase, Ledger, Rental, bill, lease_number
+from headgate.core.hosts import Host, HostPhase, lease_number
+from headgate.core.leases import NO_BILL, Bill, Ledger, Rental, bill
 from headgate.core.metrics import View
 from headgate.core.model import Action, ActionKind, Cause, Outcome
 from headgate.core.provision import ProvisionState

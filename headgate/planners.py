@@ -8,7 +8,8 @@ from typing import Protocol
 
 from headgate.config import Settings
 from headgate.core import slots
-from headgate.core.hosts import Host, LaneStep, Ledger, OperatorKey
+from headgate.core.hosts import Host, OperatorKey
+from headgate.core.leases import LaneStep, Ledger
 from headgate.core.metrics import View, span_of
 from headgate.core.model import Action
 from headgate.core.provision import ProvisionState, Terms

@@ -14,12 +14,13 @@ import msgspec
 from headgate.config import Settings
 from headgate.core import advice, scheduler
 from headgate.core.health.care import carried_out, not_applied
+from headgate.core.health.examiners import Examiner
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quarantine import arriving, quarantined, restarted
 from headgate.core.sizing import most_lanes
 from headgate.core.state import Decision, State
-from headgate.regulation import Examiner, Regulation
+from headgate.regulation import Regulation
 
 
 class Policy(Protocol):

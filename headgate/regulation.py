@@ -10,11 +10,11 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from headgate.config import Settings
-from headgate.core.health.care import Care, Examination, examine
-from headgate.core.health.policies import HealthPolicy, built_in
+from headgate.core.health.care import Care, Examination
+from headgate.core.health.examiners import Examiner, SwitchedOffError, Trusted
+from headgate.core.health.policies import built_in
 from headgate.core.health.records import Diagnosis, LogEntry, Patient
 from headgate.core.metrics import JobView, View
 from headgate.core.model import ActionKind
@@ -26,35 +26,6 @@ ALERT_AGAIN_S = 3600.0
 """The same alert, but for its figures, is raised again after so long at the earliest."""
 
 NO_EPOCH = "no epoch has finished since the last change: lanes are not added before one has"
-
-
-class SwitchedOffError(Exception):
-    """A policy gave no usable answer; the sentence says what it did."""
-
-
-class Examiner(Protocol):
-    """A policy, wherever it runs."""
-
-    @property
-    def invasive(self) -> bool:
-        """Whether it may change the jobs that name it in their intents."""
-
-    def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
-        """One step for one job; raises `SwitchedOffError` if the policy is not to be asked for a while."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trusted:
-    """A policy of Headgate's own, asked directly."""
-
-    policy: HealthPolicy
-
-    @property
-    def invasive(self) -> bool:
-        return self.policy.invasive
-
-    def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
-        return examine(care, self.policy, patient)
 
 
 class Regulation:

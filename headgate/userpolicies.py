@@ -24,11 +24,11 @@ from typing import IO, TypeVar
 import msgspec
 
 from headgate.core.health.care import Care, Examination
+from headgate.core.health.examiners import SwitchedOffError
 from headgate.core.health.records import Patient, Remedy
 from headgate.core.intents import Intent
 from headgate.core.model import JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.regulation import SwitchedOffError
 
 GROUP = "headgate.policies"
 START_S = 60.0

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from headgate.config import HostSettings, Settings
-from headgate.core.hosts import Budget, HostPhase, HostType
+from headgate.core.hosts import HostPhase, HostType
+from headgate.core.leases import Budget
 from headgate.core.model import Action, ActionKind, Outcome
 from headgate.core.provision import Terms
 from headgate.errors import EngineError, JournalError

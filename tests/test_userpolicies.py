@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from headgate.core.health.care import Care, Off
+from headgate.core.health.examiners import SwitchedOffError
 from headgate.core.health.policies import user_policies_from
 from headgate.errors import ScenarioError
 from headgate.policies import Headgate
-from headgate.regulation import SwitchedOffError
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import read_scenario
 from headgate.userpolicies import Guarded

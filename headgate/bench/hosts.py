@@ -18,8 +18,9 @@ from headgate.bench import Figure, Result
 from headgate.bench.workload import ROWS, Work, home, mean, wait_for
 from headgate.config import FAST, FAST_HOSTS, SparkSettings
 from headgate.controller import Controller
-from headgate.core.hosts import Budget, HostPhase, HostType
+from headgate.core.hosts import HostPhase, HostType
 from headgate.core.intents import Intent
+from headgate.core.leases import Budget
 from headgate.core.metrics import View
 from headgate.core.provision import Terms
 from headgate.journal import MemoryJournal

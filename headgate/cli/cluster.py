@@ -163,7 +163,8 @@ def _life(home: Home, every: RunSettings, for_s: float | None, no_restart: bool,
 
 def _terms(hosts: str, every: RunSettings) -> Terms:
     """What `local:N` leases: hosts of one type, as the settings have it."""
-    from headgate.core.hosts import Budget, HostType
+    from headgate.core.hosts import HostType
+    from headgate.core.leases import Budget
     from headgate.core.provision import Terms
 
     place, _, most = hosts.partition(":")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.core.hosts import Host, HostPhase, HostType, Lease, Release, Start, Step
+from headgate.core.hosts import Host, HostPhase, HostType
+from headgate.core.leases import Lease, Release, Start, Step
 from headgate.core.model import Action, ActionKind, Cause
 from headgate.core.quantities import show_seconds
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.config import Settings
-from headgate.core.hosts import Cluster, HostType, Lease, Ledger, OperatorKey, Start, Step, host_name
+from headgate.core.hosts import HostType, OperatorKey, host_name
+from headgate.core.leases import Cluster, Lease, Ledger, Start, Step
 from headgate.core.metrics import JobView, View, utility_of
 from headgate.core.provision import (
     Plan,

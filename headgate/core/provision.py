@@ -13,24 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headgate.config import HostSettings
-from headgate.core.hosts import (
-    Budget,
-    Cluster,
-    Host,
-    HostPhase,
-    HostType,
-    Lease,
-    Ledger,
-    Move,
-    Need,
-    OperatorKey,
-    Release,
-    Start,
-    Step,
-    Stop,
-    applied,
-    host_name,
-)
+from headgate.core.hosts import Host, HostPhase, HostType, OperatorKey, host_name
+from headgate.core.leases import Budget, Cluster, Lease, Ledger, Move, Need, Release, Start, Step, Stop, applied
 from headgate.errors import HostError
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from headgate.config import HostSettings, Settings
 from headgate.core import host_actions
-from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, Ledger, OperatorKey, host_name
+from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, OperatorKey, host_name
+from headgate.core.leases import Ledger
 from headgate.core.leasing import at_risk, points_gained
 from headgate.core.metrics import Span, View
 from headgate.core.model import Action, Cause, Graph

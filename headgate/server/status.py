@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.core.hosts import Bill
 from headgate.core.intents import Intent
+from headgate.core.leases import Bill
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, Outcome
 from headgate.core.quantities import show_seconds

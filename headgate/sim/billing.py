@@ -10,7 +10,8 @@ from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core import leasing
 from headgate.core.host_actions import action_of
-from headgate.core.hosts import Host, LaneStep, Lease, Move, OperatorKey, Release, Start, Step, Stop
+from headgate.core.hosts import Host, OperatorKey
+from headgate.core.leases import LaneStep, Lease, Move, Release, Start, Step, Stop
 from headgate.core.leasing import LeaseView
 from headgate.core.metrics import View
 from headgate.core.model import Action

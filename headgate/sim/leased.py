@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.core.hosts import Cluster, LaneStep, Lease, Move, Need, OperatorKey, Start, Stop, check_needs
+from headgate.core.hosts import OperatorKey
 from headgate.core.latency import Latency
+from headgate.core.leases import Cluster, LaneStep, Lease, Move, Need, Start, Stop, check_needs
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.core.provision import Demand, Terms, best_host, lanes_on_hosts
 from headgate.errors import ScenarioError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.core.hosts import Budget, HostType, Need, OperatorKey, check_needs
+from headgate.core.hosts import HostType, OperatorKey
+from headgate.core.leases import Budget, Need, check_needs
 from headgate.core.provision import Terms, check_budget
 from headgate.core.quantities import about, check_fields, number, seconds, shown
 from headgate.errors import ScenarioError

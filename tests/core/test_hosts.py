@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.hosts import (
-    Budget,
-    Cluster,
-    Host,
-    HostType,
-    Ledger,
-    Need,
-    bill,
-    btus_begun,
-    check_needs,
-)
+from headgate.core.hosts import Host, HostType, btus_begun
+from headgate.core.leases import Budget, Cluster, Ledger, Need, bill, check_needs
 from headgate.errors import HostError
 
 SMALL = HostType("small", cores=3, memory_mb=5120, price=2.0, btu_s=600)

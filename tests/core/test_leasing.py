@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from headgate.config import HostSettings, Settings
-from headgate.core.hosts import Budget, Cluster, Host, HostPhase, HostType, Lease, Ledger, Need, Release, Start, Stop
+from headgate.core.hosts import Host, HostPhase, HostType
+from headgate.core.leases import Budget, Cluster, Lease, Ledger, Need, Release, Start, Stop
 from headgate.core.leasing import LeaseView, at_stake, lanes_needed, points_gained, spare_lanes, step
 from headgate.core.provision import ProvisionState, Terms
 from tests.core.builders import Seen, job_view, view

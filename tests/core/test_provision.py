@@ -10,22 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import HostSettings
-from headgate.core.hosts import (
-    Budget,
-    Cluster,
-    Host,
-    HostPhase,
-    HostType,
-    Lease,
-    Ledger,
-    Move,
-    Need,
-    OperatorKey,
-    Release,
-    Start,
-    Stop,
-    applied,
-)
+from headgate.core.hosts import Host, HostPhase, HostType, OperatorKey
+from headgate.core.leases import Budget, Cluster, Lease, Ledger, Move, Need, Release, Start, Stop, applied
 from headgate.core.provision import (
     Demand,
     ProvisionState,

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.config import HostSettings, Settings
-from headgate.core.hosts import Budget, Host, HostPhase, HostType, Ledger
+from headgate.core.hosts import Host, HostPhase, HostType
+from headgate.core.leases import Budget, Ledger
 from headgate.core.model import Action, ActionKind
 from headgate.core.provision import ProvisionState, Terms
 from headgate.core.slots import SlotsView, Work, measured_work, slots_missing, slots_of, step

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli import cli
-from headgate.core.hosts import Budget, HostPhase, Start, Stop
+from headgate.core.hosts import HostPhase
+from headgate.core.leases import Budget, Start, Stop
 from headgate.core.model import ActionKind
 from headgate.errors import HeadgateError
 from headgate.explain import story

@@ -10,7 +10,8 @@ import pytest
 
 from headgate.cli import cluster, run_command
 from headgate.config import HostSettings, SparkSettings
-from headgate.core.hosts import Budget, HostType
+from headgate.core.hosts import HostType
+from headgate.core.leases import Budget
 from headgate.core.provision import Terms
 from headgate.journal import SqliteJournal
 from headgate.server.home import Home

@@ -13,7 +13,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.core.hosts import Budget, HostPhase, HostType
+from headgate.core.hosts import HostPhase, HostType
+from headgate.core.leases import Budget
 from headgate.core.provision import Terms
 from headgate.spark import security, session
 from headgate.spark.pool import LocalPool

@@ -12,7 +12,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.core.hosts import Budget, HostType
+from headgate.core.hosts import HostType
+from headgate.core.leases import Budget
 from headgate.core.provision import Terms
 from headgate.spark.pool import LocalPool
 from tests.spark.test_hosts import eventually

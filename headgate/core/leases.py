@@ -1,0 +1,336 @@
+"""Leases and money: what runs on which leased host, which steps change it, what may be spent, and the bill (VISP, section 3.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, OperatorKey, btus_begun
+from headgate.core.quantities import show_seconds
+from headgate.errors import HostError
+
+# -- what a lane needs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Cores and memory that are kept for one lane of an operator."""
+
+    cores: float
+    memory_mb: float
+
+    def times_in(self, room: Need) -> float:
+        """How often it fits."""
+        by_cores = room.cores / self.cores if self.cores > 0 else math.inf
+        by_memory = room.memory_mb / self.memory_mb if self.memory_mb > 0 else math.inf
+        return min(by_cores, by_memory)
+
+    def plus(self, other: Need, times: float = 1.0) -> Need:
+        """Both together; with a negative number of times, what is left."""
+        return Need(self.cores + times * other.cores, self.memory_mb + times * other.memory_mb)
+
+
+def check_needs(needs: Mapping[OperatorKey, Need], kinds: Iterable[HostType]) -> None:
+    """Refuse an operator of which not a single lane fits on any kind of host."""
+    kinds = tuple(kinds)
+    for (job, operator), need in needs.items():
+        if not any(need.times_in(Need(kind.cores, kind.memory_mb)) >= 1 for kind in kinds):
+            largest = max(kinds, key=lambda kind: need.times_in(Need(kind.cores, kind.memory_mb)))
+            raise HostError(
+                f'job "{job}": a lane of operator "{operator}" needs {need.cores:g} cores and {need.memory_mb:g} MB, which fits on no'
+                f' host type; the closest, "{largest.name}", has {largest.cores:g} cores and {largest.memory_mb:g} MB'
+            )
+
+
+# -- what is leased --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Leased hosts and what runs on them. Lanes on their way out are not counted: what they hold is free soon."""
+
+    hosts: Mapping[str, Host]
+    needs: Mapping[OperatorKey, Need]
+    placed: Mapping[str, Mapping[OperatorKey, int]] = field(default_factory=dict)
+    """Lanes of each operator, by host."""
+
+    def lanes(self, operator: OperatorKey) -> int:
+        """All lanes of an operator."""
+        return sum(on_host.get(operator, 0) for on_host in self.placed.values())
+
+    def on(self, host: str) -> Mapping[OperatorKey, int]:
+        """The lanes of one host."""
+        return self.placed.get(host, {})
+
+    def room(self, host: str) -> Need:
+        """Cores and memory of a host that are kept for nobody."""
+        kind = self.hosts[host].kind
+        room = Need(kind.cores, kind.memory_mb)
+        for operator, lanes in self.on(host).items():
+            room = room.plus(self.needs[operator], -lanes)
+        return room
+
+    def changed(self, operator: OperatorKey, host: str, lanes: int) -> Cluster:
+        """The cluster with more or fewer lanes of an operator on a host."""
+        on_host = {**self.on(host), operator: self.on(host).get(operator, 0) + lanes}
+        left = {key: count for key, count in on_host.items() if count > 0}
+        return dataclasses.replace(self, placed={**self.placed, host: left})
+
+    def with_host(self, host: Host) -> Cluster:
+        """The cluster with one host more, or another state of one that it has."""
+        return dataclasses.replace(self, hosts={**self.hosts, host.name: host})
+
+    def usable(self) -> list[Host]:
+        """Hosts that take lanes."""
+        return [host for host in self.hosts.values() if host.usable]
+
+
+# -- what is done ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One more lane of an operator on a host."""
+
+    operator: OperatorKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One lane less of an operator on a host; it finishes what it has begun."""
+
+    operator: OperatorKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A lane goes from one host to another; the old one works until the new one does."""
+
+    operator: OperatorKey
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A new host; its name is given here, so that leasing it twice is leasing it once."""
+
+    host: str
+    kind: HostType
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A host goes once its lanes have."""
+
+    host: str
+
+
+LaneStep = Start | Stop | Move
+Step = LaneStep | Lease | Release
+
+
+def applied(cluster: Cluster, step: Step, at_s: float) -> Cluster:
+    """The cluster as it will be when the step is done."""
+    match step:
+        case Start(operator, host):
+            return cluster.changed(operator, host, 1)
+        case Stop(operator, host):
+            return cluster.changed(operator, host, -1)
+        case Move(operator, source, target):
+            return cluster.changed(operator, source, -1).changed(operator, target, 1)
+        case Lease(name, kind):
+            return cluster.with_host(Host(name, kind, at_s))
+        case Release(name):
+            return cluster.with_host(dataclasses.replace(cluster.hosts[name], phase=HostPhase.RELEASING))
+
+
+# -- what may be spent -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is never exceeded; None: no limit."""
+
+    most_hosts: int | None = None
+    most_per_hour: float | None = None
+
+    def check(self, kinds: Iterable[HostType]) -> None:
+        """Refuse a budget that does not even pay for one host."""
+        if self.most_hosts is not None and self.most_hosts < 1:
+            raise HostError(f"the budget allows {self.most_hosts} hosts; jobs need at least 1")
+        cheapest = min(kinds, key=lambda kind: kind.price_per_hour)
+        if self.most_per_hour is not None and self.most_per_hour < cheapest.price_per_hour:
+            raise HostError(
+                f"the budget is {self.most_per_hour:g} per hour, but one host of the cheapest type,"
+                f' "{cheapest.name}", costs {cheapest.price_per_hour:g}; give at least that'
+            )
+
+    def allows(self, ledger: Ledger, kind: HostType, at_s: float) -> bool:
+        """Whether one more host may be leased now: what is paid for counts until it runs out, used or not."""
+        held = [rental for rental in ledger.rentals if rental.until_s is None]
+        spending = ledger.spending_per_hour(at_s)
+        return (self.most_hosts is None or len(held) < self.most_hosts) and (
+            self.most_per_hour is None or spending + kind.price_per_hour <= self.most_per_hour + EXACT_S
+        )
+
+    def beyond(self, hosts: Iterable[Host]) -> list[Host]:
+        """Those of the hosts that are there, oldest first, that it does not pay for; the first stays, for there is always one."""
+        kept = 0.0
+        over: list[Host] = []
+        for number, host in enumerate(hosts):
+            too_many = self.most_hosts is not None and number - len(over) >= self.most_hosts
+            too_dear = self.most_per_hour is not None and kept + host.kind.price_per_hour > self.most_per_hour + EXACT_S
+            if number and (too_many or too_dear):
+                over.append(host)
+            else:
+                kept += host.kind.price_per_hour
+        return over
+
+
+# -- what it came to -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """One lease from its beginning to its end."""
+
+    host: str
+    kind: HostType
+    from_s: float
+    until_s: float | None = None
+    """None: still held."""
+    use: Mapping[str, float] = field(default_factory=dict)
+    """Core seconds kept for each job, or memory by the same measure where that was scarcer."""
+
+    def btus(self, at_s: float) -> int:
+        """Billing time units paid so far."""
+        return btus_begun(self._end_s(at_s) - self.from_s, self.kind.btu_s)
+
+    def paid_until_s(self, at_s: float) -> float:
+        """Until when it is paid; of a host that is held, at least until now."""
+        return self.from_s + self.btus(at_s) * self.kind.btu_s
+
+    def cost(self, at_s: float) -> float:
+        """Money paid so far."""
+        return self.btus(at_s) * self.kind.price
+
+    def wasted_s(self, at_s: float) -> float:
+        """Paid time that was given away with the host."""
+        return 0.0 if self.until_s is None else self.paid_until_s(at_s) - self.until_s
+
+    def _end_s(self, at_s: float) -> float:
+        return at_s if self.until_s is None else self.until_s
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All leases, in order."""
+
+    rentals: tuple[Rental, ...] = ()
+
+    def spending_per_hour(self, at_s: float) -> float:
+        """Price of all that is paid for at this moment."""
+        paid = (one for one in self.rentals if one.until_s is None or one.paid_until_s(at_s) > at_s + EXACT_S)
+        return sum(rental.kind.price_per_hour for rental in paid)
+
+    def leased(self, host: str, kind: HostType, at_s: float) -> Ledger:
+        """With a lease that begins; one that has begun already does not begin again."""
+        if any(rental.host == host and rental.until_s is None for rental in self.rentals):
+            return self
+        return Ledger((*self.rentals, Rental(host, kind, at_s)))
+
+    def released(self, host: str, at_s: float) -> Ledger:
+        """With a lease that ends."""
+        return self._with(host, lambda rental: dataclasses.replace(rental, until_s=at_s))
+
+    def matched(self, hosts: Mapping[str, Host], at_s: float) -> Ledger:
+        """With the hosts that are really there: those that nobody noted were leased, those that are gone released."""
+        ledger = self
+        for host in hosts.values():
+            ledger = ledger.leased(host.name, host.kind, host.leased_s)
+        gone = [one.host for one in self.rentals if one.until_s is None and one.host not in hosts]
+        for name in gone:
+            ledger = ledger.released(name, at_s)
+        return ledger
+
+    def settled(self, at_s: float) -> tuple[Ledger, Bill]:
+        """Without leases that are over and paid for no longer, and what those came to: nothing has to be known of them but that."""
+        over = tuple(one for one in self.rentals if one.until_s is not None and one.paid_until_s(at_s) <= at_s)
+        return Ledger(tuple(one for one in self.rentals if one not in over)), bill(Ledger(over), at_s)
+
+    def used(self, host: str, use: Mapping[str, float]) -> Ledger:
+        """With what each job had of a host, added to what it had before."""
+        return self._with(host, lambda rental: dataclasses.replace(rental, use=_sum(rental.use, use)))
+
+    def _with(self, host: str, change: Callable[[Rental], Rental]) -> Ledger:
+        return Ledger(tuple(change(one) if one.host == host and one.until_s is None else one for one in self.rentals))
+
+
+def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the hosts have cost."""
+
+    paid_btus: int
+    leases: int
+    renewals: int
+    releases: int
+    """At the end of a BTU."""
+    early_releases: int
+    wasted_s: float
+    cost: float
+    cost_by_job: Mapping[str, float]
+    """By what was kept for each; hosts on which nothing ran cost nobody in particular."""
+
+    def plus(self, other: Bill) -> Bill:
+        """Both together."""
+        return Bill(
+            self.paid_btus + other.paid_btus,
+            self.leases + other.leases,
+            self.renewals + other.renewals,
+            self.releases + other.releases,
+            self.early_releases + other.early_releases,
+            self.wasted_s + other.wasted_s,
+            self.cost + other.cost,
+            _sum(self.cost_by_job, other.cost_by_job),
+        )
+
+    def sentence(self) -> str:
+        """In a few words."""
+        return f"{self.paid_btus} BTUs paid, {self.cost:.4g} in money, {show_seconds(self.wasted_s)} of it wasted"
+
+
+NO_BILL = Bill(0, 0, 0, 0, 0, 0.0, 0.0, {})
+
+
+def bill(ledger: Ledger, at_s: float, late_share: float = 0.1) -> Bill:
+    """Add up; a release with more than `late_share` of its BTU to come counts as early."""
+    over = [rental for rental in ledger.rentals if rental.until_s is not None]
+    early = sum(rental.wasted_s(at_s) > late_share * rental.kind.btu_s for rental in over)
+    paid = sum(rental.btus(at_s) for rental in ledger.rentals)
+    by_job: dict[str, float] = {}
+    for rental in ledger.rentals:
+        by_job = _sum(by_job, _shares(rental, at_s))
+    return Bill(
+        paid_btus=paid,
+        leases=len(ledger.rentals),
+        renewals=paid - len(ledger.rentals),
+        releases=len(over) - early,
+        early_releases=early,
+        wasted_s=sum(rental.wasted_s(at_s) for rental in over),
+        cost=sum(rental.cost(at_s) for rental in ledger.rentals),
+        cost_by_job=by_job,
+    )
+
+
+def _shares(rental: Rental, at_s: float) -> dict[str, float]:
+    total = sum(rental.use.values())
+    return {job: rental.cost(at_s) * use / total for job, use in rental.use.items()} if total > 0 else {}

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headgate import sinks, sources
 from headgate.loads import load_from
 from headgate.spark.sources.load import Generator
-from headgate.spark.topology import Writer
+from headgate.topology import Writer
 
 ROWS = "row long, arrived timestamp"
 Batches = Iterator[pa.RecordBatch]

@@ -10,14 +10,14 @@ from headgate.core.intents import Intent
 if TYPE_CHECKING:
     from headgate.spark import sinks, sources
     from headgate.spark.adoption.query import adopted
-    from headgate.spark.topology import Topology
+    from headgate.topology import Topology
 
 __all__ = ["Intent", "Topology", "__version__", "adopted", "sinks", "sources"]
 
 __version__ = "0.1.0"
 
 _LATER = {
-    "Topology": "headgate.spark.topology",
+    "Topology": "headgate.topology",
     "adopted": "headgate.spark.adoption.query",
     "sinks": "headgate.spark.sinks",
     "sources": "headgate.spark.sources",

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from headgate.config import Settings
 from headgate.core.metrics import JobView, View, Windows, view_of, with_output
 from headgate.core.model import Action, Job, Outcome, Snapshot
-from headgate.core.state import Decision, Verdict
 from headgate.errors import EngineError, JournalError
-from headgate.job_records import JOBS_KEY, SETTINGS_KEY, definitions_text, settings_text
-from headgate.policies import Policy
+from headgate.journal.definitions import JOBS_KEY, SETTINGS_KEY, definitions_text, settings_text
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord, latency_record
+from headgate.scheduler.memory import Decision, Verdict
+from headgate.scheduler.policies import Policy
 
 HOUR_S = 3600.0
 OBSERVED_ONLY = Outcome(False, "observed only")

@@ -17,12 +17,12 @@ from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action
-from headgate.policies import policy_named
 from headgate.ports import Journal
+from headgate.scheduler.policies import policy_named
 from headgate.settings import settings_from
 from headgate.spark import sources
 from headgate.spark.engine import SparkEngine, open_engine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 SETTINGS: Settings = settings_from(dict(FAST))
 SPARK = SparkSettings(slots=16)

@@ -21,10 +21,10 @@ from itertools import chain
 
 import msgspec
 
-from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE
 from headgate.core.model import Action, Cause, JobAllocation
 from headgate.core.quantities import did_you_mean, show_seconds
 from headgate.errors import InputError
+from headgate.health.resolving import MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE
 from headgate.ports import Effect, JobRecord, Journal, RecordedAction, RoundRecord
 
 RATE_CHANGE = 0.25

@@ -12,9 +12,9 @@ import pytest
 
 from headgate.bench import Result, health, ratio, record, repeated
 from headgate.cli import run_command
-from headgate.core.health.records import SKEW
-from headgate.core.health.resolving import REASSIGN_SLICES
 from headgate.core.model import OUTSIDE, Action, ActionKind, Cause, JobAllocation, JobReading, OperatorReading
+from headgate.health.records import SKEW
+from headgate.health.resolving import REASSIGN_SLICES
 from headgate.sim.bars import Bar
 
 BEGUN = datetime(2026, 11, 16, 9, 5)

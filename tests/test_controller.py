@@ -12,11 +12,11 @@ from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome
-from headgate.core.state import Decision, Phase
 from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.loads import Steady, Steps
-from headgate.policies import Headgate, policy_named
 from headgate.ports import Journal
+from headgate.scheduler.memory import Decision, Phase
+from headgate.scheduler.policies import Headgate, policy_named
 from headgate.settings import settings_from
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.scheduler import TRANSITIONS
+from headgate.scheduler.rules import TRANSITIONS
 from headgate.settings import describe
 from headgate.sim.run import run
 from headgate.sim.scenario import built_in, load_scenario, read_scenario

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.errors import JobFileError
-from headgate.spark.jobfile import JobRequest
+from headgate.jobfile import JobRequest
 from headgate.spark.loading import imported, load
 from tests.examples import examples
 

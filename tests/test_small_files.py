@@ -13,8 +13,8 @@ import pytest
 
 import headgate
 from headgate.core.hosts import HostType
-from headgate.core.slices import Placement
 from headgate.errors import EngineError, HeadgateError, InputError
+from headgate.jobfile import JobRequest
 from headgate.server.changes import Change, Changes
 from headgate.server.client import Client
 from headgate.server.dead_letters import DeadLetters
@@ -22,7 +22,6 @@ from headgate.server.home import Address, Home
 from headgate.server.registry import Registered, Registry
 from headgate.server.removed import RemovedJobs
 from headgate.spark import levers, progress
-from headgate.spark.jobfile import JobRequest
 from headgate.spark.pool import LocalPool
 from headgate.spark.sinks.files import claimed
 from headgate.spark.sources import kafka_offsets, ticks
@@ -43,6 +42,7 @@ from headgate.state.checkpoint import Checkpoint, schema_in
 from headgate.state.hosting import PLACEMENT, read_placement
 from headgate.state.inspect import OPENS, Opens, place_of, read_opens
 from headgate.state.location import Location
+from headgate.state.placement.slices import Placement
 from tests.state.builders import counting
 
 KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=60)

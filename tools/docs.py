@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from headgate.core.scheduler import transition_table
+from headgate.scheduler.rules import transition_table
 from headgate.server import metrics
 from headgate.settings import reference
 from headgate.sim import constants

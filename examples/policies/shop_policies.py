@@ -13,18 +13,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from headgate.core.health.policies import HealthPolicy, Provision
-from headgate.core.health.records import (
-    SPARE_LANES,
-    Alert,
-    Diagnosis,
-    Measurement,
-    Measurements,
-    Patient,
-    Remedy,
-    Symptom,
-)
-from headgate.core.health.resolving import ScaleDown, lanes_changed
+from headgate.health.policies import HealthPolicy, Provision
+from headgate.health.records import SPARE_LANES, Alert, Diagnosis, Measurement, Measurements, Patient, Remedy, Symptom
+from headgate.health.resolving import ScaleDown, lanes_changed
 
 
 class LagSensor:

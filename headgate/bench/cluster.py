@@ -24,7 +24,6 @@ from headgate.spark import session
 from headgate.spark.engine import SparkEngine
 from headgate.spark.keyed_hosts import Hosted
 from headgate.spark.pool import LocalPool, same_code
-from headgate.spark.topology import Topology
 from headgate.state.aggregate import Aggregate
 from headgate.state.checkpoint import Checkpoint
 from headgate.state.delta import words_array
@@ -32,6 +31,7 @@ from headgate.state.hashing import slices_of
 from headgate.state.inspect import checkpoint_of
 from headgate.state.location import Location
 from headgate.state.operators import KeyedOperator
+from headgate.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

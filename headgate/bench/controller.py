@@ -30,7 +30,7 @@ from headgate.core.model import (
     Snapshot,
 )
 from headgate.journal import MemoryJournal, SqliteJournal
-from headgate.policies import Headgate
+from headgate.scheduler.policies import Headgate
 from headgate.sim.bars import Bar
 
 FEW, MANY = 100, 1000

@@ -28,21 +28,21 @@ from headgate.bench import Figure, Result, ratio
 from headgate.bench.workload import ROWS, Round, engine, home, wait_for, watched
 from headgate.config import FAST, Settings, SparkSettings, StateSettings
 from headgate.controller import Controller
-from headgate.core.health.records import SKEW, SLOW_LANES
-from headgate.core.health.resolving import MOVE_LANES, REASSIGN_SLICES
 from headgate.core.hosts import HostPhase, HostType
 from headgate.core.intents import Intent
 from headgate.core.model import OUTSIDE, Action, JobReading
-from headgate.core.routing import best_places, lane_loads, routed
-from headgate.policies import policy_named
+from headgate.health.records import SKEW, SLOW_LANES
+from headgate.health.resolving import MOVE_LANES, REASSIGN_SLICES
+from headgate.scheduler.policies import policy_named
 from headgate.settings import settings_from
 from headgate.sim.bars import Bar
 from headgate.spark import session, sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.pool import LocalPool, same_code
-from headgate.spark.topology import Topology
 from headgate.state.hashing import slices_of
 from headgate.state.operators import Batches, Changed, KeyedRows
+from headgate.state.placement.routing import best_places, lane_loads, routed
+from headgate.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,20 +20,20 @@ from headgate.config import FAST, FAST_HOSTS, SparkSettings
 from headgate.controller import Controller
 from headgate.core.hosts import HostPhase, HostType
 from headgate.core.intents import Intent
-from headgate.core.leases import Budget
 from headgate.core.metrics import View
-from headgate.core.provision import Terms
+from headgate.hosts.landlord import Landlord
+from headgate.hosts.leases import Budget
+from headgate.hosts.planners import SharedSlots
+from headgate.hosts.provision import Terms
 from headgate.journal import MemoryJournal
-from headgate.landlord import Landlord
-from headgate.planners import SharedSlots
-from headgate.policies import Headgate
 from headgate.ports import JobPhase
+from headgate.scheduler.policies import Headgate
 from headgate.settings import host_settings_from, settings_from
 from headgate.sim.bars import Bar
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine, open_engine
 from headgate.spark.pool import LocalPool
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 JOB = "steps"
 LOW, HIGH = 100, 500

@@ -38,8 +38,8 @@ from headgate.spark.sources.kafka import columns_of as kafka_columns
 from headgate.spark.sources.kafka_reading import Topics, highest, partitions_of
 from headgate.spark.sources.redis import RedisReader
 from headgate.spark.sources.redis import columns_of as redis_columns
-from headgate.spark.topology import Topology
 from headgate.spark.writing import Start, Writing
+from headgate.topology import Topology
 
 if TYPE_CHECKING:
     from headgate.spark.engine import SparkEngine

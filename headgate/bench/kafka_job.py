@@ -14,7 +14,7 @@ from headgate.core.intents import Intent
 from headgate.ports import JobPhase
 from headgate.spark import sinks, sources
 from headgate.spark.engine import open_engine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 PATIENT = {"fetch.wait.max.ms": 500}
 """The gateway of SeaweedFS answers with nothing if it cannot read from its disks within this time."""

@@ -26,9 +26,9 @@ from headgate.sim.bars import Bar
 from headgate.spark.keyed_hosts import NUMBER, Hosted, folder_of
 from headgate.spark.keyed_lanes import here
 from headgate.spark.labels import labels
-from headgate.spark.topology import Topology
 from headgate.state.hosting import Moves
 from headgate.state.inspect import read_opens
+from headgate.topology import Topology
 
 SHORT_MB, FULL_MB = (128, 2048), (128, 512, 2048)
 """Sizes of state; the bars compare the first and the last."""

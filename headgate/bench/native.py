@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from headgate.spark.topology import Writer
+from headgate.topology import Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ from headgate.spark.hosts import process_tree_cpu_s
 from headgate.spark.levers import Levers
 from headgate.spark.metering import OBSERVED_EVERY
 from headgate.spark.sources.load import Generator
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ from headgate.sim.bars import Bar
 from headgate.spark import sinks, sources
 from headgate.spark.sinks.files import Files
 from headgate.spark.sources.load import Generator
-from headgate.spark.topology import Topology, once
+from headgate.topology import Topology, once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,7 +21,6 @@ import msgspec
 
 from headgate.clock import now_s
 from headgate.config import Settings
-from headgate.core.health.records import TOO_FEW_LANES, Diagnosis, Measurement, Symptom, cause_of
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.metrics import View
@@ -41,12 +40,13 @@ from headgate.core.model import (
 )
 from headgate.core.quantities import show_seconds
 from headgate.errors import InputError
+from headgate.health.records import TOO_FEW_LANES, Diagnosis, Measurement, Symptom, cause_of
+from headgate.jobfile import JobRequest
 from headgate.journal import SqliteJournal
 from headgate.ports import Effect, JobPhase, JobRecord, JobState, LatencyRecord, RoundRecord
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
-from headgate.spark.jobfile import JobRequest
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 ROUND_S = 10.0
 SLICES = 32

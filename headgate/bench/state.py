@@ -32,7 +32,7 @@ from headgate.errors import EngineError
 from headgate.sim.bars import Bar
 from headgate.spark import sinks
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 PARTITIONS = (4, 16, 64)
 LANES, SLICES = 2, 64

@@ -19,11 +19,11 @@ from headgate.config import FAST, SparkSettings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.metrics import View
-from headgate.policies import policy_named
+from headgate.scheduler.policies import policy_named
 from headgate.settings import settings_from
 from headgate.sim.bars import Bar
 from headgate.spark import sources
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 SLOTS = 16
 

@@ -21,7 +21,7 @@ from headgate.core.intents import Intent
 from headgate.core.metrics import View
 from headgate.journal import MemoryJournal
 from headgate.loads import Load, Sine
-from headgate.policies import Static
+from headgate.scheduler.policies import Static
 from headgate.settings import settings_from
 from headgate.sim.bars import Bar
 from headgate.sim.whatif import Changes, Question, answered

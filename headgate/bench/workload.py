@@ -15,11 +15,11 @@ import numpy as np
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.metrics import View
-from headgate.core.state import Decision
 from headgate.errors import EngineError
+from headgate.scheduler.memory import Decision
 from headgate.spark import session, sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from headgate.alerts import Webhook
     from headgate.cli.json_log import JsonLog
     from headgate.config import ServiceSettings, Settings, SparkSettings
-    from headgate.core.provision import Terms
+    from headgate.health.isolation.processes import Guarded
+    from headgate.hosts.provision import Terms
+    from headgate.jobfile import ClusterFile
     from headgate.ports import Jobs
     from headgate.server.client import Client
     from headgate.server.home import Home
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from headgate.server.status import JobStatus, Summary
     from headgate.server.supervise import Life
     from headgate.settings import RunSettings
-    from headgate.spark.jobfile import ClusterFile
-    from headgate.userpolicies import Guarded
 
 POLICIES = ("headgate", "lanes-only", "static", "threshold")
 NONE = "none"
@@ -164,8 +164,8 @@ def _life(home: Home, every: RunSettings, for_s: float | None, no_restart: bool,
 def _terms(hosts: str, every: RunSettings) -> Terms:
     """What `local:N` leases: hosts of one type, as the settings have it."""
     from headgate.core.hosts import HostType
-    from headgate.core.leases import Budget
-    from headgate.core.provision import Terms
+    from headgate.hosts.leases import Budget
+    from headgate.hosts.provision import Terms
 
     place, _, most = hosts.partition(":")
     if place != LOCAL or not most.isdecimal():
@@ -208,8 +208,8 @@ def open_engine(
 
 
 def _read(files: Sequence[str], params: Sequence[str]) -> list[ClusterFile]:
-    from headgate.spark.jobfile import JOB_SUFFIX
-    from headgate.spark.jobfile import read as read_file
+    from headgate.jobfile import JOB_SUFFIX
+    from headgate.jobfile import read as read_file
 
     parameters = _parameters(params)
     if parameters and not any(file.endswith(JOB_SUFFIX) for file in files):
@@ -218,7 +218,7 @@ def _read(files: Sequence[str], params: Sequence[str]) -> list[ClusterFile]:
 
 
 def _user_policies(read: Sequence[ClusterFile], settings: Settings) -> dict[str, Guarded]:
-    from headgate.userpolicies import guarded
+    from headgate.health.isolation.processes import guarded
 
     found: dict[str, Guarded] = {}
     for file in read:

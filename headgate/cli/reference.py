@@ -23,7 +23,7 @@ def settings(markdown: bool) -> None:
 @click.command()
 def rules() -> None:
     """Print the rules of the scheduler as a table."""
-    from headgate.core.scheduler import transition_table
+    from headgate.scheduler.rules import transition_table
 
     click.echo(transition_table(), nl=False)
 

@@ -29,8 +29,8 @@ from headgate.screen import Screen, advice_lines, since_start
 
 if TYPE_CHECKING:
     from headgate.core.metrics import View
-    from headgate.core.state import Decision
-    from headgate.policies import Policy
+    from headgate.scheduler.memory import Decision
+    from headgate.scheduler.policies import Policy
     from headgate.sim.bars import Bar
     from headgate.sim.run import Watcher
     from headgate.sim.simulate import Experiment, Simulated

@@ -18,7 +18,7 @@ from headgate.server.status import Status
 if TYPE_CHECKING:
     import httpx
 
-    from headgate.spark.jobfile import JobRequest
+    from headgate.jobfile import JobRequest
 
 TIMEOUT_S = 120.0
 """A job that is paused or removed may finish a long epoch first."""

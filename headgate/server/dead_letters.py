@@ -17,7 +17,7 @@ import msgspec
 from headgate import files
 
 if TYPE_CHECKING:
-    from headgate.spark.topology import Topology
+    from headgate.topology import Topology
 
 FILE = "dead_letters.json"
 LETTERS = "epoch=*/*-*.jsonl"

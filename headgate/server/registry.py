@@ -13,7 +13,7 @@ import msgspec
 
 from headgate import files
 from headgate.errors import EngineError, InputError
-from headgate.spark.jobfile import JobRequest
+from headgate.jobfile import JobRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,14 @@ from typing import Protocol
 from headgate import clock, files
 from headgate.alerts import ALERT
 from headgate.config import HostSettings, ServiceSettings, SparkSettings, snapshots_needed
-from headgate.core.health.policies import check_policy
-from headgate.core.provision import Terms
 from headgate.core.quantities import about
 from headgate.errors import EngineLostError, HeadgateError, IntentError, JournalDamagedError, NeedsSparkError
+from headgate.health.policies import check_policy
+from headgate.hosts.landlord import Landlord
+from headgate.hosts.planners import SharedSlots
+from headgate.hosts.provision import Terms
+from headgate.jobfile import JobRequest
 from headgate.journal import SIDE_FILES, SqliteJournal
-from headgate.landlord import Landlord
-from headgate.planners import SharedSlots
 from headgate.ports import HostPool, Jobs
 from headgate.server.api import login_path
 from headgate.server.app import app_of, listen, served
@@ -34,9 +35,8 @@ from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
 from headgate.server.supervise import Life
-from headgate.spark.jobfile import JobRequest
 from headgate.spark.jobloader import build
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 PRIVATE_UMASK = 0o077
 TICK_S = 0.2

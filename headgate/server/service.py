@@ -20,12 +20,10 @@ from headgate import clock, explain
 from headgate.alerts import Alerts, Webhook
 from headgate.config import Settings
 from headgate.controller import Controller
-from headgate.core.health.policies import check_policy
 from headgate.core.intents import Intent
 from headgate.core.metrics import View, Windows
 from headgate.core.model import Action, Allocation, JobAllocation, Outcome
 from headgate.core.quantities import about, check_fields, did_you_mean, show_seconds, shown
-from headgate.core.state import Decision
 from headgate.errors import (
     DuplicateJobError,
     EngineError,
@@ -34,19 +32,21 @@ from headgate.errors import (
     IntentError,
     UnknownJobError,
 )
-from headgate.landlord import Landlord
-from headgate.policies import policy_named
+from headgate.health.isolation.processes import Guarded
+from headgate.health.policies import check_policy
+from headgate.hosts.landlord import Landlord
+from headgate.jobfile import JobRequest, request_from, whole
 from headgate.ports import JobPhase, Jobs, JobState, Journal
+from headgate.scheduler.memory import Decision
+from headgate.scheduler.policies import policy_named
 from headgate.server.board import BROKEN, KEPT_ACTIONS, NO_ROUND, StatusBoard
 from headgate.server.lost_hosts import LostHosts
 from headgate.server.registry import Registered, Registry
 from headgate.server.removed import PLACE, RemovedJob
 from headgate.server.retention import Retention
 from headgate.server.status import Health, Known, Picture, Status, Tally, action_status, leases_of
-from headgate.spark.jobfile import JobRequest, request_from, whole
 from headgate.spark.jobloader import build
-from headgate.spark.topology import Topology
-from headgate.userpolicies import Guarded
+from headgate.topology import Topology
 
 CLOCK_TOLERANCE_S = 1.0
 """A last round that lies this far ahead is none of a clock that was set back."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.core.intents import Intent
-from headgate.core.leases import Bill
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, Outcome
 from headgate.core.quantities import show_seconds
-from headgate.host_records import Note
-from headgate.landlord import Landlord
+from headgate.hosts.landlord import Landlord
+from headgate.hosts.leases import Bill
+from headgate.hosts.records import Note
 from headgate.ports import JobPhase, JobState, LatencyRecord, latency_record
 from headgate.screen import intents_met
 

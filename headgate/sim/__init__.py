@@ -1,0 +1,1 @@
+"""The second engine: a simulator in virtual time, its models, scenarios, reports and plots."""

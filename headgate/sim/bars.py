@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from headgate.core.leases import Budget
+from headgate.hosts.leases import Budget
 from headgate.loads import Steady
 from headgate.sim import health_bars as health
 from headgate.sim.run import Run, run, sized_for

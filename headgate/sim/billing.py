@@ -8,20 +8,20 @@ from typing import Any
 
 from headgate.config import Settings
 from headgate.controller import Controller
-from headgate.core import leasing
-from headgate.core.host_actions import action_of
 from headgate.core.hosts import Host, OperatorKey
-from headgate.core.leases import LaneStep, Lease, Move, Release, Start, Step, Stop
-from headgate.core.leasing import LeaseView
 from headgate.core.metrics import View
 from headgate.core.model import Action
-from headgate.core.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
 from headgate.errors import InputError
+from headgate.hosts import leasing
+from headgate.hosts.actions import action_of
+from headgate.hosts.landlord import Landlord
+from headgate.hosts.leases import LaneStep, Lease, Move, Release, Start, Step, Stop
+from headgate.hosts.leasing import LeaseView
+from headgate.hosts.planners import HostsView
+from headgate.hosts.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
 from headgate.journal import MemoryJournal
-from headgate.landlord import Landlord
-from headgate.planners import HostsView
-from headgate.policies import Headgate, Policy, Static
 from headgate.ports import Journal
+from headgate.scheduler.policies import Headgate, Policy, Static
 from headgate.sim.constants import LEASED_STEP_S
 from headgate.sim.leased import LeasedEngine
 from headgate.sim.run import Run, Watcher, log_action, note_round, sized_for

@@ -19,7 +19,7 @@ from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.metrics import ENOUGH_EPOCHS, Sample, Span
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, Snapshot
-from headgate.job_records import JobDefinition, OperatorLimits
+from headgate.journal.definitions import JobDefinition, OperatorLimits
 from headgate.loads import Steady
 from headgate.sim import constants
 from headgate.sim.spec import EpochCosts, Event, HostSpec, JobSpec, OperatorSpec, Scenario

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from headgate.core.health.records import SKEW, SLOW_LANES, TOO_FEW_LANES
+from headgate.health.records import SKEW, SLOW_LANES, TOO_FEW_LANES
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import load_scenario
 from headgate.sim.spec import Scenario

@@ -15,10 +15,10 @@ import numpy as np
 
 from headgate.core.hosts import OperatorKey
 from headgate.core.latency import Latency
-from headgate.core.leases import Cluster, LaneStep, Lease, Move, Need, Start, Stop, check_needs
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
-from headgate.core.provision import Demand, Terms, best_host, lanes_on_hosts
 from headgate.errors import ScenarioError
+from headgate.hosts.leases import Cluster, LaneStep, Lease, Move, Need, Start, Stop, check_needs
+from headgate.hosts.provision import Demand, Terms, best_host, lanes_on_hosts
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.pool import SimulatedPool

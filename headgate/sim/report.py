@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headgate.core.metrics import JobView
 from headgate.core.quantities import show_seconds
-from headgate.core.state import Phase
+from headgate.scheduler.memory import Phase
 from headgate.sim.bars import Bar
 from headgate.sim.run import Run, actions_by_kind
 from headgate.sim.spec import Scenario, Variant

@@ -14,16 +14,16 @@ from typing import Any
 from headgate.controller import Controller
 from headgate.core.metrics import JobView, View, span_of
 from headgate.core.model import HOST_KINDS, Action, ActionKind
-from headgate.core.state import Decision, Phase
+from headgate.health.isolation.processes import guarded
 from headgate.loads import median_rate
-from headgate.policies import Headgate, Policy, Static, policy_named
 from headgate.ports import Journal
+from headgate.scheduler.memory import Decision, Phase
+from headgate.scheduler.policies import Headgate, Policy, Static, policy_named
 from headgate.sim.continuous import ContinuousEngine
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.epochs import EpochEngine
 from headgate.sim.lanes import LaneEngine
 from headgate.sim.spec import JobSpec, OperatorSpec, Scenario
-from headgate.userpolicies import guarded
 
 Watcher = Callable[[View, Decision, Policy], None]
 

@@ -13,12 +13,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headgate.core.health.policies import check_policy, user_policies_from
 from headgate.core.intents import Intent, intent_from
 from headgate.core.model import Graph, Operator
-from headgate.core.provision import ProvisionerName
 from headgate.core.quantities import about, check_fields, choice, did_you_mean, number, seconds, show_seconds, shown
 from headgate.errors import InputError, ScenarioError
+from headgate.health.policies import check_policy, user_policies_from
+from headgate.hosts.provision import ProvisionerName
 from headgate.loads import Diurnal, Load, Trace, load_from, read_trace
 from headgate.settings import settings_from
 from headgate.sim.spec import Event, Generated, HostSpec, Jitter, JobSpec, OperatorSpec, Scenario, Variant

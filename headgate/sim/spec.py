@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.model import Graph, Job, JobAllocation, Operator
-from headgate.core.provision import Terms
+from headgate.hosts.provision import Terms
 from headgate.loads import Load
 from headgate.sim import constants
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.core.hosts import HostType, OperatorKey
-from headgate.core.leases import Budget, Need, check_needs
-from headgate.core.provision import Terms, check_budget
 from headgate.core.quantities import about, check_fields, number, seconds, shown
 from headgate.errors import ScenarioError
+from headgate.hosts.leases import Budget, Need, check_needs
+from headgate.hosts.provision import Terms, check_budget
 from headgate.settings import host_settings_from
 from headgate.sim.spec import Event, JobSpec
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from headgate.core.health.policies import built_in
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView
 from headgate.core.quantities import about, check_fields, did_you_mean, number
 from headgate.errors import InputError, IntentError, UnknownJobError
-from headgate.job_records import JobDefinition, definitions_in, intent_in, settings_in
+from headgate.health.policies import built_in
+from headgate.journal.definitions import JobDefinition, definitions_in, intent_in, settings_in
 from headgate.ports import JobRecord, Journal, RoundRecord
 from headgate.sim.calibrate import Calibrated, Measured, calibrated
 from headgate.sim.run import Run, run

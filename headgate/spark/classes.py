@@ -19,7 +19,7 @@ from headgate.core.intents import Intent
 from headgate.errors import HeadgateError
 from headgate.spark import session, sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 EPOCHS = 3
 """After so many epochs of the job that is run for it, the classes of an epoch are loaded."""

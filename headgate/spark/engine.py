@@ -30,8 +30,8 @@ from headgate.spark.pulse import Pulse
 from headgate.spark.reasons import Cause, Failure, failure_of, reason_of
 from headgate.spark.standing import About
 from headgate.spark.tasks import TaskWatch
-from headgate.spark.topology import MOST_SHARE, Topology
 from headgate.spark.tracing import NO_TRACES, Traces
+from headgate.topology import MOST_SHARE, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

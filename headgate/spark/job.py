@@ -44,9 +44,9 @@ from headgate.spark.sampling import EpochRows, Sampling
 from headgate.spark.sources import ticks
 from headgate.spark.standing import About, Notices, Standing
 from headgate.spark.timeline import CHECKPOINT, Timeline
-from headgate.spark.topology import Lossy, Source, Topology
 from headgate.spark.tracing import NO_TRACES, EpochTimes, Traces
 from headgate.spark.writing import Writing, begin_start
+from headgate.topology import Lossy, Source, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

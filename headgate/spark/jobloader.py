@@ -22,10 +22,10 @@ import msgspec
 
 from headgate.config import Settings
 from headgate.errors import JobFileError, NeedsSparkError
-from headgate.spark.jobfile import JobRequest
+from headgate.jobfile import JobRequest
 from headgate.spark.loading import LOADING, late, load
 from headgate.spark.nursery import NURSERY
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 START_S = 60.0
 """How long the process that others are forked from may take to start."""

@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from headgate.errors import JobFileError
 from headgate.spark.jobloader import LENGTH, Answer, Question, received
 from headgate.spark.loading import load, wants_spark
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 GRACE_S = 5
 """A process whose service has died ends by itself so long after its time is over."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headgate.config import StateSettings
-from headgate.core.routing import Routing, at_home, routed, slice_count
 from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
 from headgate.spark.event_time import EventTime
@@ -27,7 +26,6 @@ from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, KeyedLane, Repo
 from headgate.spark.labels import labels
 from headgate.spark.places import Cluster, Places
 from headgate.spark.session import PARTITIONS
-from headgate.spark.topology import Keyed, Node
 from headgate.state.aggregate import SLICE, Aggregate, identity
 from headgate.state.checkpoint import NO_CLOCK, Checkpoint, Clock, DeltaFile, Life
 from headgate.state.copies import Copies
@@ -36,7 +34,9 @@ from headgate.state.inspect import checkpoint_of, place_of
 from headgate.state.lane import LaneTask
 from headgate.state.location import Location
 from headgate.state.operators import KeyedOperator
+from headgate.state.placement.routing import Routing, at_home, routed, slice_count
 from headgate.state.upkeep import Background, Upkeep
+from headgate.topology import Keyed, Node
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -14,7 +14,6 @@ import msgspec
 import pyarrow as pa
 
 from headgate import files
-from headgate.core.duties import Duty
 from headgate.errors import EngineError, StateError
 from headgate.spark.keyed_lanes import Told, here
 from headgate.spark.labels import labels
@@ -24,6 +23,7 @@ from headgate.state.copies import Copies
 from headgate.state.hosting import Hosting, Layout, Wanted
 from headgate.state.inspect import OPENS, Opens
 from headgate.state.location import Location
+from headgate.state.placement.targets import Duty
 from headgate.state.tending import Tended, tend
 from headgate.state.upkeep import Background
 

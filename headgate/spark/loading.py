@@ -22,8 +22,8 @@ from typing import Any
 from headgate.core.intents import intent_from
 from headgate.core.quantities import about, did_you_mean, show_seconds, shown
 from headgate.errors import InputError, JobFileError
-from headgate.spark.jobfile import JobRequest, check_texts
-from headgate.spark.topology import Kind, Node, Topology
+from headgate.jobfile import JobRequest, check_texts
+from headgate.topology import Kind, Node, Topology
 
 FUNCTION = "topology"
 

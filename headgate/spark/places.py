@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from headgate.core.routing import in_turn, lane_hosts
 from headgate.spark.labels import labels
+from headgate.state.placement.routing import in_turn, lane_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -25,9 +25,9 @@ from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import SCANNED, Gateway, Observed
 from headgate.spark.places import ONE_HOST, Cluster
 from headgate.spark.reasons import comes_from_source, reason_of
-from headgate.spark.topology import Kind, Node, Topology, reads_once
 from headgate.spark.writing import Writing
 from headgate.state.hosting import Wanted
+from headgate.topology import Kind, Node, Topology, reads_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -29,8 +29,8 @@ import pyspark
 import headgate
 from headgate import files
 from headgate.core.hosts import Host, HostPhase, HostType
-from headgate.core.provision import Terms
 from headgate.errors import EngineError, HostError
+from headgate.hosts.provision import Terms
 from headgate.spark import security, session
 from headgate.spark.logs import Logs, prune
 

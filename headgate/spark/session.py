@@ -25,7 +25,7 @@ from headgate.spark import nursery, security
 from headgate.spark.logs import Logs
 from headgate.spark.reasons import reason_of
 from headgate.spark.tasks import HEARTBEAT
-from headgate.spark.topology import MOST_SHARE
+from headgate.topology import MOST_SHARE
 
 POOLS_PER_SHARE = 10
 """Pools of each share above 1; more jobs of the same share than this divide them."""

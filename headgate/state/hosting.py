@@ -18,9 +18,11 @@ from dataclasses import dataclass
 import msgspec
 
 from headgate.config import StateSettings
-from headgate.core.duties import Duty, achieved, duties, waiting
-from headgate.core.routing import in_turn, lane_hosts
-from headgate.core.slices import (
+from headgate.errors import StateDamagedError, StateError
+from headgate.state.faults import passing
+from headgate.state.location import Location
+from headgate.state.placement.routing import in_turn, lane_hosts
+from headgate.state.placement.slices import (
     Event,
     HostJoined,
     HostLeaves,
@@ -33,9 +35,7 @@ from headgate.core.slices import (
     spread,
     step,
 )
-from headgate.errors import StateDamagedError, StateError
-from headgate.state.faults import passing
-from headgate.state.location import Location
+from headgate.state.placement.targets import Duty, achieved, duties, waiting
 from headgate.state.tending import Tended
 
 PLACEMENT = "placement.json"

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.core.duties import Duty
 from headgate.errors import StateError
 from headgate.state.copies import Copies
 from headgate.state.faults import passing
+from headgate.state.placement.targets import Duty
 
 
 @dataclass(frozen=True, slots=True)

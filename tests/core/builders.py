@@ -25,8 +25,8 @@ from headgate.core.model import (
     Outcome,
     Snapshot,
 )
-from headgate.core.scheduler import TRANSITIONS, step
-from headgate.core.state import Decision, State
+from headgate.scheduler.memory import Decision, State
+from headgate.scheduler.rules import TRANSITIONS, step
 from tests.examples import examples
 
 WINDOW_S = 60.0

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from headgate.cli import cli
 from headgate.core.hosts import HostPhase
-from headgate.core.leases import Budget, Start, Stop
 from headgate.core.model import ActionKind
 from headgate.errors import HeadgateError
 from headgate.explain import story
+from headgate.hosts.leases import Budget, Start, Stop
 from headgate.journal import MemoryJournal
 from headgate.sim.billing import lanes_for_peak, run_leased
 from headgate.sim.billing_report import ROWS

@@ -13,7 +13,8 @@ from headgate.config import Settings
 from headgate.core.intents import Custom, Intent, Linear, Lognormal, Piecewise, Shape
 from headgate.core.model import HostReading, Snapshot
 from headgate.errors import JournalDamagedError
-from headgate.job_records import (
+from headgate.journal import MemoryJournal
+from headgate.journal.definitions import (
     JOBS_KEY,
     SETTINGS_KEY,
     JobDefinition,
@@ -24,7 +25,6 @@ from headgate.job_records import (
     settings_in,
     settings_text,
 )
-from headgate.journal import MemoryJournal
 from headgate.loads import Sine, Steady
 from headgate.settings import settings_from
 from headgate.sim.calibrate import Calibrated, Measured, calibrated

@@ -12,7 +12,7 @@ from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.journal import MemoryJournal
 from headgate.loads import Steady
-from headgate.policies import Headgate
+from headgate.scheduler.policies import Headgate
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from headgate.core.hosts import HostPhase, HostType
-from headgate.core.leases import Ledger, bill
+from headgate.hosts.leases import Ledger, bill
 from headgate.sim.pool import SimulatedPool
 
 KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=600, startup_s=45)

@@ -9,7 +9,7 @@ import pytest
 from headgate.config import FAST, Settings
 from headgate.controller import Controller
 from headgate.errors import ScenarioError
-from headgate.policies import Headgate
+from headgate.scheduler.policies import Headgate
 from headgate.sim.run import engine_for
 from headgate.sim.scenario import read_scenario
 from headgate.sim.spec import Scenario

@@ -8,10 +8,10 @@ import pytest
 from headgate.config import Settings
 from headgate.core.metrics import View
 from headgate.core.model import Action
+from headgate.jobfile import read
 from headgate.journal import MemoryJournal
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
-from headgate.spark.jobfile import read
 from headgate.spark.loading import load
 from tests.server.fake import FakeEngine, job_file
 

@@ -26,7 +26,7 @@ from headgate.core.model import (
 )
 from headgate.errors import EngineError, InputError
 from headgate.ports import JobPhase, JobState
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 RATE_ROWS_S = 100.0
 

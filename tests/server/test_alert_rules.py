@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.alerts import Alerts, Webhook, WebhookFormat
 from headgate.config import ServiceSettings, Settings
-from headgate.core.leases import NO_BILL
+from headgate.hosts.leases import NO_BILL
 from headgate.journal import MemoryJournal
 from headgate.ports import JobPhase
 from headgate.server.metrics import registry_of

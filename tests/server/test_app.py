@@ -19,11 +19,11 @@ import uvicorn
 from headgate.cli import run_command
 from headgate.config import ServiceSettings
 from headgate.errors import EngineError, InputError, NoServiceError
+from headgate.jobfile import request_from
 from headgate.ports import JobPhase
 from headgate.server.app import app_of, listen, served
 from headgate.server.client import Client
 from headgate.server.home import Home
-from headgate.spark.jobfile import request_from
 from tests.server.conftest import Bench
 from tests.server.fake import job_file
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from headgate.bench.showcase import NAMED, ROUND_S, Show, show
-from headgate.core.leases import Bill
+from headgate.hosts.leases import Bill
 from headgate.ports import JobPhase
 from headgate.server.api import login_path
 from headgate.server.app import app_of, listen, served

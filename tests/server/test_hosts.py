@@ -11,8 +11,9 @@ import pytest
 from headgate.cli import cluster, run_command
 from headgate.config import HostSettings, SparkSettings
 from headgate.core.hosts import HostType
-from headgate.core.leases import Budget
-from headgate.core.provision import Terms
+from headgate.hosts.leases import Budget
+from headgate.hosts.provision import Terms
+from headgate.jobfile import read
 from headgate.journal import SqliteJournal
 from headgate.server.home import Home
 from headgate.server.run import Plan, run
@@ -20,7 +21,6 @@ from headgate.server.service import Loop
 from headgate.server.status import Summary
 from headgate.settings import settings_from
 from headgate.sim.pool import SimulatedPool
-from headgate.spark.jobfile import read
 from tests.server.conftest import Notes
 from tests.server.fake import FakeEngine, job_file
 

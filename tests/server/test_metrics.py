@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate.cli import run_command
 from headgate.config import ServiceSettings
 from headgate.core.hosts import HostPhase
-from headgate.core.leases import NO_BILL
 from headgate.core.model import Graph, HostReading, OperatorReading
+from headgate.hosts.leases import NO_BILL
 from headgate.ports import JobPhase
 from headgate.server.app import app_of, listen, served
 from headgate.server.home import Home

@@ -13,12 +13,12 @@ import pytest
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.errors import DuplicateJobError, EngineError, InputError, UnknownJobError
+from headgate.jobfile import JobRequest
 from headgate.server import dead_letters
 from headgate.server.dead_letters import DeadLetters
 from headgate.server.removed import RemovedJobs
 from headgate.server.service import Loop
-from headgate.spark.jobfile import JobRequest
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 from tests.server.conftest import Bench
 from tests.server.fake import FakeEngine
 

@@ -19,7 +19,7 @@ from headgate.ports import JobPhase
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.sources.load import Generator
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 ROWS = "row long, arrived timestamp"
 PATIENCE_S = 180.0

@@ -20,7 +20,7 @@ from headgate.bench.health import cluster
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome
 from headgate.spark import sinks
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 from tests.spark.builders import burst, epochs, put_in, reading, start, topology
 from tests.spark.test_keyed import COUNTS, visits
 

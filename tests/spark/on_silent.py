@@ -18,8 +18,8 @@ from headgate import Intent, Topology
 from headgate.config import FAST, Settings, SparkSettings
 from headgate.controller import Controller
 from headgate.core.metrics import JobView, View
-from headgate.core.state import Decision
-from headgate.policies import Headgate
+from headgate.scheduler.memory import Decision
+from headgate.scheduler.policies import Headgate
 from headgate.spark import sinks, sources
 from headgate.spark.engine import open_engine
 from tests.spark.test_keyed import COUNTS, visits

@@ -22,7 +22,7 @@ from headgate.spark.adoption import checkpoint
 from headgate.spark.adoption.adopt import Adoption, Script, adoptions, beginning, found
 from headgate.spark.adoption.recording import TriggerKind, record
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 from .conftest import Start, Until
 

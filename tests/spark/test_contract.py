@@ -12,7 +12,7 @@ from headgate.core.model import OUTSIDE, Action, ActionKind, Cause, JobAllocatio
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.sources.load import Generator
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 from tests.contract import promises
 from tests.contract.promises import read
 

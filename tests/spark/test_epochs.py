@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from headgate.core.model import OUTSIDE, JobReading
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 from .builders import ROWS, burst, change, column, copied, epochs, put_in, reading, same, start, topology, written
 from .conftest import SETTINGS, Until

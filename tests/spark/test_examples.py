@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate import Topology, sinks, sources
+from headgate import Topology, jobfile, sinks, sources
 from headgate.core.model import OUTSIDE
-from headgate.spark import jobfile
+from headgate.jobfile import JobRequest
 from headgate.spark.engine import SparkEngine
-from headgate.spark.jobfile import JobRequest
 from headgate.spark.loading import imported, load
 
 from .builders import start

@@ -26,7 +26,7 @@ from headgate.ports import JobPhase
 from headgate.spark import progress, sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.reasons import SOURCE_ENDED
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 from .builders import ROWS, burst, column, copied, epochs, latencies_until, put_in, reading, same, start, topology
 from .conftest import SETTINGS, Until

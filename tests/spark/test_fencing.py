@@ -19,8 +19,8 @@ from headgate.spark.engine import SparkEngine
 from headgate.spark.lanes import LaneError
 from headgate.spark.sinks.files import WRITERS, claimed
 from headgate.spark.sinks.redis import Claim, put, redis_hashes
-from headgate.spark.topology import Topology, Writer
 from headgate.spark.writing import FILE, Start, Writing, begin_start
+from headgate.topology import Topology, Writer
 
 from .builders import ROWS, burst, column, put_in, same, topology
 from .conftest import Until

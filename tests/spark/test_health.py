@@ -11,20 +11,20 @@ import pytest
 
 from headgate.config import FAST
 from headgate.controller import Controller
-from headgate.core.health.policies import Late
-from headgate.core.health.records import TOO_FEW_LANES, patient_of
-from headgate.core.health.resolving import SCALE_UP
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, Outcome
-from headgate.core.routing import lane_loads
-from headgate.policies import policy_named
+from headgate.health.policies import Late
+from headgate.health.records import TOO_FEW_LANES, patient_of
+from headgate.health.resolving import SCALE_UP
+from headgate.scheduler.policies import policy_named
 from headgate.settings import settings_from
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology
 from headgate.state.hashing import slices_of
 from headgate.state.operators import Batches, Changed, KeyedRows
-from tests.core.patients import looked_at
+from headgate.state.placement.routing import lane_loads
+from headgate.topology import Topology
+from tests.health.patients import looked_at
 
 from .builders import change, epochs, put_in, reading, start, topology, written
 from .conftest import Until

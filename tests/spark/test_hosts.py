@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.core.hosts import HostPhase, HostType
-from headgate.core.leases import Budget
-from headgate.core.provision import Terms
+from headgate.hosts.leases import Budget
+from headgate.hosts.provision import Terms
 from headgate.spark import security, session
 from headgate.spark.pool import LocalPool
 from tests.contract.pool_promises import phase_of

@@ -14,8 +14,8 @@ import pytest
 from pyspark import SparkContext
 
 from headgate.errors import JobFileError, NeedsSparkError
+from headgate.jobfile import JobRequest
 from headgate.spark import jobloader
-from headgate.spark.jobfile import JobRequest
 from headgate.spark.jobloader import Answer, build
 from headgate.spark.nursery import NURSERY
 

@@ -31,7 +31,7 @@ from headgate.spark.sources import kafka as from_kafka
 from headgate.spark.sources.decoding import Decoding, Format
 from headgate.spark.sources.kafka import OWN
 from headgate.spark.sources.kafka_offsets import Partition, Range, share_out
-from headgate.spark.topology import Source
+from headgate.topology import Source
 from tests.examples import examples
 from tests.kafka import Epochs, new_topic, order, write
 

@@ -22,9 +22,9 @@ from headgate import Intent, Topology, sinks, sources
 from headgate.bench.workload import Work
 from headgate.config import FAST, Settings
 from headgate.controller import Controller
-from headgate.policies import policy_named
+from headgate.jobfile import JobRequest
+from headgate.scheduler.policies import policy_named
 from headgate.spark.engine import SparkEngine
-from headgate.spark.jobfile import JobRequest
 from headgate.spark.loading import load
 from tests.kafka import new_topic, order, read_all, write
 

@@ -17,10 +17,10 @@ from headgate import Intent
 from headgate.errors import EngineError, GraphError
 from headgate.spark import sinks
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Stream, Topology
 from headgate.state.inspect import checkpoint_of, read_state
 from headgate.state.library import Items, Value
 from headgate.state.operators import Batches, Changed, Events, KeyedRows
+from headgate.topology import Stream, Topology
 
 from .builders import burst, change, epochs, put_in, reading, start, topology, written
 from .conftest import Until

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.core.duties import Duty
 from headgate.errors import EngineError
 from headgate.spark.keyed_hosts import NUMBER, TendLane, awaited, folder_of, planned_anew
 from headgate.spark.keyed_lanes import LABEL, _marked, here
 from headgate.spark.lanes import LaneError
 from headgate.state.aggregate import SLICE
 from headgate.state.copies import Copies
+from headgate.state.placement.targets import Duty
 from tests.state.builders import SETTINGS, Driver, rows
 
 

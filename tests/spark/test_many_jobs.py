@@ -16,7 +16,7 @@ from headgate.ports import JobPhase
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.spark.inflow import ASKED_AT_ONCE
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 from .builders import ROWS, same, topology
 from .conftest import Until

@@ -30,7 +30,7 @@ from headgate.spark.sinks.redis import redis_hashes
 from headgate.spark.sources.redis import RedisReader, RedisStreams
 from headgate.spark.sources.redis import redis as from_redis
 from headgate.spark.sources.redis_entries import FINENESS, FIRST, Range, order, pages, survey
-from headgate.spark.topology import Source, Writer
+from headgate.topology import Source, Writer
 from tests.examples import examples
 
 SCHEMA = "id long, user string, amount double"

@@ -25,8 +25,8 @@ from headgate.spark.lanes import LaneError
 from headgate.spark.levers import Levers
 from headgate.spark.sources.redis import BEGUN, PLANNED, RedisReader, RedisStreams, redis, remember
 from headgate.spark.sources.redis_entries import FIRST, Range, first_mark, look
-from headgate.spark.topology import Topology
 from headgate.spark.writing import Start, Writing
+from headgate.topology import Topology
 
 from .builders import column, put_in, topology
 from .conftest import Until

@@ -7,12 +7,12 @@ from typing import Any
 
 from redis import Redis
 
+from headgate.jobfile import JobRequest
 from headgate.server.registry import Registered
 from headgate.server.removed import PLACE, RemovedJobs
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.jobfile import JobRequest
-from headgate.spark.topology import Topology
+from headgate.topology import Topology
 
 from .builders import column, put_in, topology
 from .conftest import Until

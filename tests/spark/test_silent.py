@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headgate.core.hosts import HostType
-from headgate.core.leases import Budget
-from headgate.core.provision import Terms
+from headgate.hosts.leases import Budget
+from headgate.hosts.provision import Terms
 from headgate.spark.pool import LocalPool
 from tests.spark.test_hosts import eventually
 from tests.spark.test_keyed import USERS

@@ -27,8 +27,8 @@ from pyiceberg.catalog import load_catalog
 from headgate.bench.tables import servers
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.topology import Topology, Writer
 from headgate.spark.writing import Start, Writing
+from headgate.topology import Topology, Writer
 
 from .builders import ROWS, change, put_in, reading, same, topology
 from .conftest import Start as Starter

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
-from headgate.core.duties import Duty, achieved, duties, waiting
-from headgate.core.routing import routed
-from headgate.core.slices import HostJoined, Phase, Placement, step
 from headgate.errors import StateError
 from headgate.state.copies import Copies
 from headgate.state.faults import MOVING, POINTS, watched
 from headgate.state.hosting import PLACEMENT, Hosting, Wanted, read_placement
+from headgate.state.placement.routing import routed
+from headgate.state.placement.slices import HostJoined, Phase, Placement, step
+from headgate.state.placement.targets import Duty, achieved, duties, waiting
 from headgate.state.stores import close_stores
 from headgate.state.tending import Tended, tend
-from tests.core.placements import slices_of_lane
 from tests.examples import examples
 from tests.state.builders import Driver, counting, rows
+from tests.state.placements import slices_of_lane
 from tests.state.test_crashes import KEYS, Crash, Killer, expected, pairs_of, state
 
 SLICES = 6

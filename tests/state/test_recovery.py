@@ -16,9 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
-from headgate.core.duties import duties
-from headgate.core.routing import routed
-from headgate.core.slices import (
+from headgate.errors import StateDamagedError, StateError, StateFullError, StateLostError
+from headgate.state.copies import Copies
+from headgate.state.faults import watched
+from headgate.state.lane import run_lane
+from headgate.state.location import Location
+from headgate.state.opening import Opener, Origin
+from headgate.state.placement.routing import routed
+from headgate.state.placement.slices import (
     Act,
     HostJoined,
     HostLeaves,
@@ -29,18 +34,13 @@ from headgate.core.slices import (
     end_of_phase,
     step,
 )
-from headgate.errors import StateDamagedError, StateError, StateFullError, StateLostError
-from headgate.state.copies import Copies
-from headgate.state.faults import watched
-from headgate.state.lane import run_lane
-from headgate.state.location import Location
-from headgate.state.opening import Opener, Origin
+from headgate.state.placement.targets import duties
 from headgate.state.store import SliceLocks
 from headgate.state.stores import close_stores
 from headgate.state.upkeep import Background, Upkeep
-from tests.core.placements import due, slices_of_lane
 from tests.examples import examples
 from tests.state.builders import SETTINGS, Driver, counting, rows
+from tests.state.placements import due, slices_of_lane
 from tests.state.test_crashes import KEYS, Crash, Killer, expected, pairs_of, state
 
 KINDS = pytest.mark.parametrize("kind", KEYS)

@@ -15,7 +15,7 @@ from headgate.spark.adoption import checkpoint
 from headgate.spark.adoption.checkpoint import SOURCE, OldCheckpoint, TakeOver
 from headgate.spark.adoption.recording import ENDING, RecordedQuery, TriggerKind
 from headgate.spark.adoption.writers import RecordedSink, sink_of
-from headgate.spark.topology import name_trouble
+from headgate.topology import name_trouble
 
 SUFFIX = "-job.py"
 UNSUPPORTED = (TriggerKind.CONTINUOUS, TriggerKind.REAL_TIME)

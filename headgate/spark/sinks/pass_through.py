@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headgate.spark.topology import Writer, once
+from headgate.topology import Writer, once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,0 +1,80 @@
+"""The process of one policy of the user's: loads it, then answers one question after another. Started by `userpolicies`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+import traceback
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from headgate.health.care import examine
+from headgate.health.isolation.processes import GROUP, Answer, Hello, read, write
+from headgate.health.policies import HealthPolicy
+
+
+def main(path: str, directory: str) -> None:
+    """Until nobody asks any more."""
+    questions, answers = _pipes()
+    sys.path.insert(0, directory)
+    try:
+        policy = load(path)
+    except BaseException as error:  # whatever the user's module does when it is imported
+        write(answers, msgspec.msgpack.encode(Hello(True, f"it cannot be loaded: {sentence(error)}")))
+        return
+    write(answers, msgspec.msgpack.encode(Hello(bool(policy.invasive))))
+    while (question := read(questions)) is not None:
+        write(answers, _answered(policy, question))
+
+
+def _pipes() -> tuple[IO[bytes], IO[bytes]]:
+    """What the policy prints goes to the log and not among the answers."""
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return questions, answers
+
+
+def load(path: str) -> HealthPolicy:
+    """The policy behind an import path, or behind the name of an entry point; a class is called without arguments."""
+    module, colon, name = path.partition(":")
+    if colon:
+        found = getattr(importlib.import_module(module), name)
+    else:
+        (entry,) = entry_points(group=GROUP, name=path) or (None,)
+        if entry is None:
+            raise LookupError(f'there is no entry point "{path}" of {GROUP}; an import path is "module:Class"')
+        found = entry.load()
+    policy = found() if isinstance(found, type) else found
+    if not isinstance(policy, HealthPolicy):
+        raise TypeError(f"{path} is {type(policy).__name__}, not a HealthPolicy")
+    return policy
+
+
+def _answered(policy: HealthPolicy, question: bytes) -> bytes:
+    care, patient = pickle.loads(question)
+    try:
+        return msgspec.msgpack.encode(Answer(*examine(care, policy, patient)))
+    except (TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+        # Mostly parts that return what they should not: None for a list, text for an allocation.
+        return msgspec.msgpack.encode(Answer(trouble=f"it raised, or returned nonsense: {sentence(error)}"))
+    except BaseException as error:  # the code is the user's: it may raise anything, or call exit()
+        return msgspec.msgpack.encode(Answer(trouble=f"it raised {sentence(error)}"))
+
+
+def sentence(error: BaseException) -> str:
+    """The error with its place, on one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    own = [frame for frame in frames if not frame.filename.startswith((here, "<frozen"))]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split()) + place
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

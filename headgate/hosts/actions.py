@@ -1,0 +1,42 @@
+"""Leases and releases as actions with their causes, as the journal has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headgate.core.hosts import Host, HostPhase, HostType
+from headgate.core.model import Action, ActionKind, Cause
+from headgate.core.quantities import show_seconds
+from headgate.hosts.leases import Lease, Release, Start, Step
+
+ROOM_ELSEWHERE = Cause("the others have room for all that runs")
+NO_OTHER_HOST = Cause("there is no other that works")
+
+
+def lease(name: str, kind: HostType, cause: Cause, job: str | None = None) -> Action:
+    """A new host; its name is given here, so that leasing it twice is leasing it once."""
+    what = f"leased for {kind.price:g} per {show_seconds(kind.btu_s)}"
+    return Action(ActionKind.LEASE, job, {}, cause, what, host=name, host_type=kind)
+
+
+def release(name: str, cause: Cause, what: str = "released") -> Action:
+    """A host goes once nothing runs on it any more."""
+    return Action(ActionKind.RELEASE, None, {}, cause, what, host=name)
+
+
+def release_paid(host: Host, at_s: float) -> Action:
+    """A host goes before it is paid for again; one that failed is given back whatever is paid."""
+    if host.phase is HostPhase.FAILED:
+        return release(host.name, Cause(host.reason or "it failed"), "given back")
+    what = f"released with {show_seconds(host.remaining_s(at_s))} of its BTU to come"
+    return release(host.name, ROOM_ELSEWHERE, what)
+
+
+def action_of(step: Lease | Release, plan: Sequence[Step], hosts: Mapping[str, Host], at_s: float) -> Action:
+    """A step of a plan for single lanes; a host is leased for the lanes that the plan starts on it."""
+    if isinstance(step, Release):
+        return release_paid(hosts[step.host], at_s)
+    started = [one.operator for one in plan if isinstance(one, Start) and one.host == step.host]
+    names = sorted({f"{operator} of {job}" for job, operator in started})
+    cause = Cause(f"the hosts there are have no room for {', '.join(names)}") if names else NO_OTHER_HOST
+    return lease(step.host, step.kind, cause, started[0][0] if started else None)

@@ -1,0 +1,364 @@
+"""Hosts that jobs run on, of a service as of a scenario: leased and released by what a planner decides, accounted for, journalled.
+
+A planner says which hosts come and go; the landlord watches the pool, keeps the books and tells what happened. Each lease and release
+is an action in the journal, written before it is carried out. Killed at any moment, a landlord finds on its return the actions it had
+intended and carries them out: leasing or releasing twice is doing it once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from headgate.core.hosts import Host, HostPhase, lease_number
+from headgate.core.metrics import View
+from headgate.core.model import Action, ActionKind, Cause, Outcome
+from headgate.core.quantities import show_seconds
+from headgate.errors import EngineError
+from headgate.hosts import actions as host_actions
+from headgate.hosts.leases import NO_BILL, Bill, Ledger, Rental, bill
+from headgate.hosts.planners import HostsView, Planner
+from headgate.hosts.provision import ProvisionState
+from headgate.hosts.records import HostRecords, Note
+from headgate.ports import HostPool, Journal, Occupants
+
+BOOKS_KEY = "hosts"
+"""Where the journal has the books."""
+BILL_KEY = "bill"
+KEPT_NOTES = 20
+SMALLER_BUDGET = Cause("the budget is smaller than it was")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What must not be forgotten, besides the actions."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    settled: Bill = NO_BILL
+    """What leases came to that are over."""
+    leases: int = 0
+    failures: int = 0
+    no_lease_until_s: float = 0.0
+    written_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A host that goes as soon as no job needs what is on it."""
+
+    action: Action
+    occupants: Occupants
+    address: str
+    since_s: float
+    released: bool = False
+
+
+class Landlord:
+    """Leases and releases hosts: `begin`, then `look` after every round, then `end`."""
+
+    def __init__(
+        self,
+        pool: HostPool,
+        planner: Planner,
+        journal: Journal,
+        tell: Callable[[float, str], None] = lambda at_s, text: None,
+        observe_only: bool = False,
+    ) -> None:
+        self._pool, self._planner, self._journal, self._tell = pool, planner, journal, tell
+        self._terms, self._settings = planner.terms, planner.settings
+        self._observe_only = observe_only
+        self._records = HostRecords(journal)
+        self._state = ProvisionState()
+        self._ledger, self._settled = Ledger(), NO_BILL
+        self._notes: deque[Note] = deque(maxlen=KEPT_NOTES)
+        self._hosts: Mapping[str, Host] = {}
+        self._ready_s: dict[str, float] = {}
+        """When the landlord first found each host ready."""
+        self._leaving: dict[str, _Leaving] = {}
+        self.decided_s: float | None = None
+        """When hosts were decided about last."""
+        self._decides_s = 0.0
+        self._came = False
+        """Whether hosts came that were not told of yet."""
+        self.occupants: Occupants | None = None
+        """Who is asked to leave a host before it goes; None while nothing runs yet, or where the pool waits for lanes to leave."""
+
+    # -- start and end
+
+    def begin(self, at_s: float) -> None:
+        """Go on where the journal ends; the first host is leased at once."""
+        books = self._read(at_s)
+        self._ledger, self._settled = books.ledger, books.settled
+        unfinished, notes = self._records.resume()
+        self._notes.extend(notes)
+        # A clock that was set back must not make the pause longer than any pause is.
+        until_s = min(books.no_lease_until_s, at_s + self._terms.settings.lease_retry_s)
+        self._state = ProvisionState(failures=books.failures, no_lease_until_s=until_s)
+        hosts = self._take_over(unfinished, at_s if books.written_s is None else books.written_s, at_s)
+        leases = max([books.leases, *map(lease_number, (*hosts, *(note.host for note in notes)))])
+        self._state = dataclasses.replace(self._state, leases=leases)
+        self._match(hosts, at_s)
+        self._hosts = hosts
+        self._ready_s = {name: at_s for name, host in hosts.items() if host.phase is HostPhase.READY}
+        self._decide_after(at_s)
+        if not any(host.usable for host in hosts.values()):
+            self._decide(View(at_s, {}, (), frozenset()))
+
+    def _take_over(self, unfinished: Sequence[Action], written_s: float, at_s: float) -> Mapping[str, Host]:
+        """Hosts of before, once what was intended is done; as far as today's budget goes, which may be another one."""
+        for action in unfinished:
+            if action.kind is ActionKind.RELEASE:
+                self._carry_out(action, at_s)
+        hosts = self._pool.hosts()
+        # Hosts that went while no landlord ran were paid for until the books were last written.
+        self._match(hosts, written_s)
+        for host in self._terms.budget.beyond(host for host in hosts.values() if host.usable):
+            self._act(host_actions.release(host.name, SMALLER_BUDGET), at_s)
+        ledger = self._ledger
+        for action in unfinished:
+            if (kind := action.host_type) is None:
+                continue
+            if action.host in hosts or self._terms.budget.allows(ledger, kind, at_s):
+                ledger = ledger.leased(action.host, kind, at_s)
+                self._carry_out(action, at_s)
+            else:
+                self._records.confirm(action, Outcome(False, SMALLER_BUDGET.text))
+        return self._pool.hosts()
+
+    def end(self, at_s: float) -> None:
+        """All hosts are gone with the service: what was leased is settled."""
+        self._match({}, at_s, Cause("the service ended"))
+        self._write(at_s)
+
+    # -- after every round
+
+    def look(self, view: View, at_once: bool = False) -> bool:
+        """Keep the books; decide when it is time to, or `at_once` because lanes were given for which there is no room.
+
+        Returns whether hosts came: what found no room before may find it now.
+        """
+        self._records.see(view)
+        self._planner.observe(view, self._hosts)
+        self._tend(view.at_s)
+        if at_once or view.at_s >= self._decides_s:
+            self._decide_after(view.at_s)
+            self._decide(view)
+        return self._take_came()
+
+    def _decide_after(self, at_s: float) -> None:
+        self._decides_s = at_s + self._terms.settings.provision_s - self._settings.round_s / 2
+
+    def tend(self, at_s: float) -> bool:
+        """Tend the hosts, whether or not anything is known of the jobs: a pool repairs itself when it is asked for its hosts.
+
+        Returns whether hosts came.
+        """
+        self._tend(at_s)
+        return self._take_came()
+
+    def _take_came(self) -> bool:
+        came, self._came = self._came, False
+        return came
+
+    def _tend(self, at_s: float) -> None:
+        hosts = self._seen_off(at_s)
+        for host, use in self._planner.take_use().items():
+            self._ledger = self._ledger.used(host, use)
+        self._match(hosts, at_s)
+        self._note_phases(hosts, at_s)
+        self._judge_leases(at_s)
+
+    def _decide(self, view: View) -> None:
+        at_s, before = view.at_s, self._state.no_lease_until_s
+        self.decided_s = at_s
+        now = HostsView(view, self._hosts, self._ledger)
+        self._state, steps = self._planner.decide(self._state, now)
+        if self._observe_only:
+            steps = [one for one in steps if isinstance(one, Action) and _is_needed(one, self._hosts)]
+        if self._state.no_lease_until_s > before:
+            pause = show_seconds(self._terms.settings.lease_retry_s)
+            self._note(at_s, "", f"too many leases in a row failed; none is tried for {pause}")
+        self._ledger, over = self._ledger.settled(at_s)
+        self._settled = self._settled.plus(over)
+        self._write(at_s)
+        for one in steps:
+            if isinstance(one, Action):
+                self._act(one, at_s)
+            else:
+                self._planner.place(one)
+        if steps:
+            self._tend(at_s)
+            self._write(at_s)
+
+    # -- one action
+
+    def _act(self, action: Action, at_s: float) -> None:
+        self._records.intend(at_s, action)
+        self._note(at_s, action.host, action.sentence)
+        self._carry_out(action, at_s)
+
+    def _carry_out(self, action: Action, at_s: float) -> None:
+        if action.host_type is None:
+            self._begin_release(action, at_s)
+            return
+        outcome = _tried(partial(self._pool.lease, action.host, action.host_type))
+        self._records.confirm(action, outcome)
+        if not outcome.applied:
+            self._refused(action, outcome, at_s)
+
+    def _refused(self, action: Action, outcome: Outcome, at_s: float) -> None:
+        """Jobs go on with the hosts that there are; without any, nothing runs, and the service must know."""
+        if not any(host.usable for host in self._hosts.values()):
+            raise EngineError(f"{action.host} could not be leased: {outcome.detail}")
+        retry_s = self._terms.settings.lease_retry_s
+        self._state = dataclasses.replace(self._state, no_lease_until_s=at_s + retry_s)
+        text = f"could not be leased: {outcome.detail}; no lease is tried for {show_seconds(retry_s)}"
+        self._note(at_s, action.host, text)
+
+    def _begin_release(self, action: Action, at_s: float) -> None:
+        """State moves to other hosts first, as long as there is time for it."""
+        host = self._hosts.get(action.host)
+        if self.occupants is None or host is None or host.phase is not HostPhase.READY:
+            self._records.confirm(action, _tried(partial(self._pool.release, action.host)))
+            return
+        leaving = _Leaving(action, self.occupants, host.address or host.name, at_s)
+        self._leaving[host.name] = leaving
+        leaving.occupants.vacate(leaving.address)
+
+    def _seen_off(self, at_s: float) -> Mapping[str, Host]:
+        """The hosts of the pool; those that leave go now if they can."""
+        hosts = self._pool.hosts()
+        for name in list(self._leaving):
+            self._see_off(name, hosts.get(name), at_s)
+        return {
+            name: dataclasses.replace(host, phase=HostPhase.RELEASING) if name in self._leaving else host
+            for name, host in hosts.items()
+        }
+
+    def _see_off(self, name: str, host: Host | None, at_s: float) -> None:
+        one = self._leaving[name]
+        if host is None:
+            one.occupants.occupy(one.address)  # by another host that may come to have it
+            del self._leaving[name]
+            if not one.released:
+                self._records.confirm(one.action, Outcome(True))
+        elif not one.released and (
+            one.occupants.is_vacant(one.address)
+            or host.phase is HostPhase.FAILED
+            or at_s >= one.since_s + self._terms.settings.lane_drain_s
+        ):
+            self._pool.release(name)
+            one.released = True
+            self._records.confirm(one.action, Outcome(True))
+
+    # -- what became of hosts
+
+    def _match(self, hosts: Mapping[str, Host], at_s: float, why: Cause | None = None) -> None:
+        """Books agree with the hosts that are there; a host that is gone is judged by what it cost."""
+        held = [one.host for one in self._ledger.rentals if one.until_s is None]
+        self._ledger = self._ledger.matched(hosts, at_s)
+        gone = [one for one in self._ledger.rentals if one.host in held and one.host not in hosts]
+        for rental in gone:
+            self._settle_gone(rental, at_s, why or Cause("it was gone, and the landlord had not released it"))
+
+    def _settle_gone(self, rental: Rental, at_s: float, why: Cause) -> None:
+        if self._records.is_settled(rental.host):
+            return  # killed after it was judged, and before the books were written
+        if not self._records.awaits(ActionKind.RELEASE, rental.host):
+            action = host_actions.release(rental.host, why)
+            self._records.intend(at_s, action)
+            self._records.confirm(action, Outcome(True))
+        cost = bill(Ledger((rental,)), at_s).sentence()
+        verdict = f"gone after {show_seconds(at_s - rental.from_s)}: {cost}"
+        self._records.judge(ActionKind.RELEASE, rental.host, at_s, verdict)
+        self._note(at_s, rental.host, verdict)
+
+    def _judge_leases(self, at_s: float) -> None:
+        """A lease is judged when measurements show what its host did, or when it is clear that the host will do nothing."""
+        for name, leased_s in self._records.unjudged_leases():
+            host, ready_s = self._hosts.get(name), self._ready_s.get(name)
+            stays = host is not None and host.usable
+            if ready_s is not None and (not stays or at_s >= ready_s + self._settings.window_s):
+                verdict = f"ready after {show_seconds(ready_s - leased_s)}"
+            elif ready_s is None and not stays:
+                verdict = f"failed: {host.reason}" if host is not None and host.reason else "gone before it was ready"
+            else:
+                continue
+            self._records.judge(ActionKind.LEASE, name, at_s, verdict)
+
+    def _note_phases(self, hosts: Mapping[str, Host], at_s: float) -> None:
+        """Tell what became of hosts."""
+        came = [host for host in hosts.values() if self._is_now(host, HostPhase.READY)]
+        for host in came:
+            self._ready_s[host.name] = at_s
+            self._note(at_s, host.name, f"ready, {show_seconds(at_s - host.leased_s)} after its lease")
+        for host in hosts.values():
+            if self._is_now(host, HostPhase.FAILED):
+                self._note(at_s, host.name, f"failed: {host.reason}")
+        self._hosts = hosts
+        self._came = self._came or bool(came)
+
+    def _is_now(self, host: Host, phase: HostPhase) -> bool:
+        before = self._hosts.get(host.name)
+        return host.phase is phase and (before is None or before.phase is not phase)
+
+    # -- what is known
+
+    def hosts(self) -> Mapping[str, Host]:
+        """As of the last look at the pool."""
+        return self._hosts
+
+    def bill(self, at_s: float) -> Bill:
+        """What all hosts have cost so far."""
+        return self._settled.plus(bill(self._ledger, at_s))
+
+    def spending_per_hour(self, at_s: float) -> float:
+        """Price of all that is paid for at this moment."""
+        return self._ledger.spending_per_hour(at_s)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What happened lately."""
+        return tuple(self._notes)
+
+    def _note(self, at_s: float, host: str, text: str) -> None:
+        self._notes.append(Note(at_s, host, text))
+        self._tell(at_s, f"{host}: {text}" if host else text)
+
+    # -- the books
+
+    def _write(self, at_s: float) -> None:
+        """The bill in words as well, for whoever reads the journal when nothing runs any more."""
+        state = self._state
+        books = Books(self._ledger, self._settled, state.leases, state.failures, state.no_lease_until_s, at_s)
+        self._journal.set_about(BOOKS_KEY, msgspec.json.encode(books).decode())
+        self._journal.set_about(BILL_KEY, self.bill(at_s).sentence())
+
+    def _read(self, at_s: float) -> Books:
+        text = self._journal.about().get(BOOKS_KEY)
+        try:
+            return Books() if text is None else msgspec.json.decode(text, type=Books)
+        except msgspec.MsgspecError as error:
+            self._tell(at_s, f"what was written down about hosts cannot be read ({error}); the bill begins again")
+            return Books()
+
+
+def _tried(step: Callable[[], None]) -> Outcome:
+    """A pool that cannot do it now must not end the loop."""
+    try:
+        step()
+    except EngineError as error:
+        return Outcome(False, str(error))
+    return Outcome(True)
+
+
+def _is_needed(action: Action, hosts: Mapping[str, Host]) -> bool:
+    """Whether it is done even by who only observes: something must run somewhere, and what failed is no host."""
+    if action.kind is ActionKind.LEASE:
+        return not any(host.usable for host in hosts.values())
+    return hosts[action.host].phase is HostPhase.FAILED

@@ -1,0 +1,169 @@
+"""Hosts for intents: lease when what a host adds in utility is worth its price, release when the intents hold without it.
+
+The scheduler gives lanes; those that find no room are what a new host would be for. Joins VISP's procedures (hosts/provision.py) with
+the utility of Henge: the scheduler decides who is helped, this decides what may be paid for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.config import Settings
+from headgate.core.hosts import HostType, OperatorKey, host_name
+from headgate.core.metrics import JobView, View, utility_of
+from headgate.core.sizing import needed_work
+from headgate.hosts.leases import Cluster, Lease, Ledger, Start, Step
+from headgate.hosts.provision import (
+    Plan,
+    ProvisionState,
+    ProvisionView,
+    Spare,
+    Terms,
+    begun,
+    cheapest,
+    finished,
+    lane_on_hosts,
+)
+from headgate.scheduler.memory import brink
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """What decisions about hosts are made on, with intents."""
+
+    view: View
+    cluster: Cluster
+    ledger: Ledger
+    unplaced: Mapping[OperatorKey, int]
+    """Lanes that the scheduler gave and that found no room."""
+    set_aside: frozenset[str] = frozenset()
+    """Jobs for which the scheduler has nothing left to give."""
+
+
+def step(
+    state: ProvisionState, now: LeaseView, terms: Terms, settings: Settings
+) -> tuple[ProvisionState, tuple[Step, ...]]:
+    """One decision: room for lanes that have none, hosts that earn their price, hosts that are not needed any more."""
+    first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
+    seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
+    state, plan = begun(state, seen, terms)
+    spare = spare_lanes(now.view, terms, settings)
+    wanted = lanes_wanted(now, settings)
+    plan, wanted = _where_there_is_room(plan, wanted, spare, terms)
+    while wanted and (larger := _with_host(plan, wanted, now.view, terms, settings)) is not None:
+        plan, wanted = larger
+    return finished(state, plan, spare, terms)
+
+
+# -- lanes that lack room --------------------------------------------------------------------------------------------------------
+
+Wanted = tuple[OperatorKey, ...]
+"""One entry per lane, the most urgent first."""
+
+
+def lanes_wanted(now: LeaseView, settings: Settings) -> Wanted:
+    """Lanes without room, those of the worthiest jobs first."""
+    missing = {name: job for name, job in now.view.jobs.items() if at_risk(job, settings)}
+    lanes: list[OperatorKey] = []
+    for name in sorted(missing, key=lambda name: (-missing[name].worth, name)):
+        for operator, has in missing[name].allocation.lanes.items():
+            count = now.unplaced.get((name, operator), 0)
+            if name in now.set_aside:
+                count = max(count, lanes_needed(missing[name], operator, settings.target_busy, settings) - has)
+            lanes += [(name, operator)] * count
+    return tuple(lanes)
+
+
+def at_risk(job: JobView, settings: Settings) -> bool:
+    """Whether a job misses its intent, or is about to; right after a change only the newest sub-window can tell."""
+    if job.met is None:
+        return job.recent is not None and job.recent < job.worth
+    return not job.met or brink(job) > settings.brink
+
+
+def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -> int:
+    """Lanes that do an operator's work at this share of their time; those it has where nothing was measured."""
+    has = job.allocation.lanes[operator]
+    if job.span is None:
+        return has
+    work = needed_work(job.job.graph, job.span, settings)[operator]
+    return has if work is None else max(1, math.ceil(work / busy - 1e-9))
+
+
+def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
+    """How many lanes an operator has beyond what its job needs; none of a job that misses its intent."""
+    needed = {
+        (name, operator): lanes_needed(job, operator, terms.settings.spare_busy, settings)
+        for name, job in view.jobs.items()
+        if job.met
+        for operator in job.allocation.lanes
+    }
+    return lambda operator, cluster: (
+        float(cluster.lanes(operator) - max(1, needed[operator])) if operator in needed else None
+    )
+
+
+def _where_there_is_room(plan: Plan, wanted: Wanted, spare: Spare, terms: Terms) -> tuple[Plan, Wanted]:
+    left: list[OperatorKey] = []
+    for operator in wanted:
+        # Where one lane found no room, its like need not look.
+        after = lane_on_hosts(plan, operator, spare, terms) if operator not in left[-1:] else None
+        plan = after or plan
+        left += [] if after is not None else [operator]
+    return plan, tuple(left)
+
+
+# -- a host that earns its price -------------------------------------------------------------------------------------------------
+
+
+def _with_host(plan: Plan, wanted: Wanted, view: View, terms: Terms, settings: Settings) -> tuple[Plan, Wanted] | None:
+    """The plan with one host more, filled with wanted lanes; None if none may be leased, or it would not be worth it."""
+    kind = cheapest(plan.cluster.needs[wanted[0]], terms.kinds)
+    if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
+        return None
+    larger, left = _filled(plan, wanted, kind)
+    missing, without = (Counter(job for job, _ in some) for some in (wanted, left))
+    points = points_gained(missing, without, view, kind.btu_s / 2, settings)
+    if points * terms.settings.point_price < kind.price_per_hour:
+        return None
+    return larger, left
+
+
+def _filled(plan: Plan, wanted: Wanted, kind: HostType) -> tuple[Plan, Wanted]:
+    name = host_name(plan.leases + 1)
+    plan = plan.then(Lease(name, kind))
+    left: list[OperatorKey] = []
+    for operator in wanted:
+        fits = operator not in left[-1:] and plan.cluster.needs[operator].times_in(plan.cluster.room(name)) >= 1
+        plan = plan.then(Start(operator, name)) if fits else plan
+        left += [] if fits else [operator]
+    return plan, tuple(left)
+
+
+def points_gained(
+    missing: Mapping[str, float], left: Mapping[str, float], view: View, ahead_s: float, settings: Settings
+) -> float:
+    """Utility that comes with what is no longer left of the lanes or slots that jobs miss.
+
+    A job gains what is at stake, in proportion to what it is given.
+    """
+    return sum(
+        (1 - left.get(name, 0.0) / missing[name]) * at_stake(view.jobs[name], ahead_s, settings)
+        for name in sorted(missing)
+    )
+
+
+def at_stake(job: JobView, ahead_s: float, settings: Settings) -> float:
+    """Utility that a job will miss after so long if its backlog goes on as it does."""
+    if job.span is None or job.utility is None:
+        return job.worth - job.recent if job.recent is not None else 0.0
+    first, last = job.span.first.reading.backlog, job.span.last.reading.backlog
+    rate_rows_s = job.span.arrival_rows_s()
+    if job.latency_s is None or first is None or last is None or rate_rows_s <= 0:
+        return job.worth - job.utility
+    longer_s = max(0.0, last - first) / job.span.seconds / rate_rows_s * ahead_s
+    then = utility_of(job.job, job.latency_s + longer_s, job.juice, settings)
+    return job.worth - min(job.utility, then if then is not None else job.utility)

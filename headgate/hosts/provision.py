@@ -1,0 +1,457 @@
+"""Where lanes run and when hosts are leased: VISP's algorithms 1 to 3 and its procedures (figures 4 and 5), and two baselines.
+
+`step(state, view) -> (state, steps)` is pure. Nothing is begun that cannot be finished: each procedure is tried on a copy of
+the cluster first. Where the paper's listings are wrong, what they mean is built; docs/decisions/0030 lists the places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headgate.config import HostSettings
+from headgate.core.hosts import Host, HostPhase, HostType, OperatorKey, host_name
+from headgate.errors import HostError
+from headgate.hosts.leases import Budget, Cluster, Lease, Ledger, Move, Need, Release, Start, Step, Stop, applied
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One operator as it was measured; None where nothing was."""
+
+    expected_s: float
+    """Time that a row takes when it need not wait."""
+    duration_s: float | None
+    """Time that a row took lately."""
+    queue: float | None
+    """Rows that wait."""
+    busy_lanes: float | None = None
+    """Lanes that were busy, on average."""
+    starting: int = 0
+    """Lanes that do not work yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionView:
+    """What decisions about hosts are made on."""
+
+    at_s: float
+    cluster: Cluster
+    demands: Mapping[OperatorKey, Demand]
+    ledger: Ledger
+    unplaced: Mapping[OperatorKey, int] = field(default_factory=dict)
+    """Lanes of jobs that have just come, or that lost their host, and that must run somewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What can be leased, what may be spent, and how to decide."""
+
+    kinds: tuple[HostType, ...]
+    budget: Budget = field(default_factory=Budget)
+    settings: HostSettings = field(default_factory=HostSettings)
+
+    def __post_init__(self) -> None:
+        """A budget must pay for one host at least."""
+        self.budget.check(self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionState:
+    """What is remembered from one decision to the next."""
+
+    durations: Mapping[OperatorKey, tuple[float, ...]] = field(default_factory=dict)
+    """The last durations of each operator, oldest first."""
+    scalings: Mapping[OperatorKey, int] = field(default_factory=dict)
+    leases: int = 0
+    """Hosts leased so far; each gets a name that no other had."""
+    failures: int = 0
+    """Leases in a row that came to nothing."""
+    no_lease_until_s: float = 0.0
+    """After too many of them, the pool is left alone for a while."""
+    settled: frozenset[str] = frozenset()
+    """Hosts whose lease worked, or was counted as a failure."""
+
+
+# -- the three algorithms --------------------------------------------------------------------------------------------------------
+
+
+def predicted(durations: Sequence[float]) -> float:
+    """The next value by least squares (algorithm 1, lines 5 to 9).
+
+    >>> predicted([1.0, 2.0, 3.0])
+    4.0
+    """
+    count = len(durations)
+    middle, mean = (count + 1) / 2, sum(durations) / count
+    spread = sum((place - middle) ** 2 for place in range(1, count + 1))
+    # The paper multiplies duration and mean here; least squares subtracts.
+    covariance = sum((place - middle) * (one - mean) for place, one in enumerate(durations, 1))
+    slope = covariance / spread if spread else 0.0
+    return mean - slope * middle + slope * (count + 1)
+
+
+def needs_lane(demand: Demand, durations: Sequence[float], settings: HostSettings) -> bool:
+    """Whether an operator takes too long, or soon will, and not just for a moment (algorithm 1)."""
+    if demand.duration_s is None or demand.queue is None:
+        return False
+    late = demand.duration_s > demand.expected_s
+    soon = len(durations) >= settings.trend and predicted(durations) > demand.expected_s
+    return (late or soon) and demand.queue > settings.scaling_queue
+
+
+def suitability(cluster: Cluster, host: Host, operator: OperatorKey, settings: HostSettings) -> float | None:
+    """How well another lane would fit on a host, the lower the better; None if it does not (algorithm 2)."""
+    need, room = cluster.needs[operator], cluster.room(host.name)
+    times = need.times_in(room)
+    if times < 1:
+        return None
+    left = room.plus(need, -1)
+    lopsided = abs(left.cores / host.kind.cores - left.memory_mb / host.kind.memory_mb)
+    return lopsided / times * (settings.cached_factor if operator in host.images else 1.0)
+
+
+def spareness(
+    operator: OperatorKey, cluster: Cluster, view: ProvisionView, state: ProvisionState, settings: HostSettings
+) -> float | None:
+    """How well an operator can do with a lane less, the higher the better; None if not at all (algorithm 3)."""
+    demand, lanes = view.demands[operator], cluster.lanes(operator)
+    if lanes < 2 or demand.duration_s is None or demand.queue is None:
+        return None
+    if demand.busy_lanes is not None and demand.busy_lanes > settings.spare_busy * (lanes - 1):
+        return None  # the others could not do its work (beyond the paper)
+    counts = [cluster.lanes(key) for key in view.demands]
+    many = _share(lanes - min(counts), max(counts) - min(counts))
+    delay = demand.duration_s / demand.expected_s * settings.penalty
+    changes = _share(state.scalings.get(operator, 0), sum(state.scalings.values()))
+    idle = 1.0 if demand.queue < 1 else 0.0
+    return (
+        many * settings.instances_weight
+        - delay * settings.delay_weight
+        - changes * settings.scalings_weight
+        + idle * settings.queue_weight
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    """0/0 is 0: where all are alike, none stands out."""
+    return part / whole if whole > 0 else 0.0
+
+
+# -- planning on a copy ----------------------------------------------------------------------------------------------------------
+
+Spare = Callable[[OperatorKey, Cluster], float | None]
+"""How well an operator can do with a lane less; None or not above 0: it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps so far, and the cluster and the ledger as they will be."""
+
+    cluster: Cluster
+    ledger: Ledger
+    at_s: float
+    leases: int
+    steps: tuple[Step, ...] = ()
+    may_lease: bool = True
+
+    def then(self, *steps: Step) -> Plan:
+        """With more steps."""
+        plan = self
+        for step in steps:
+            ledger, leases = plan.ledger, plan.leases
+            if isinstance(step, Lease):
+                ledger, leases = ledger.leased(step.host, step.kind, plan.at_s), leases + 1
+            cluster = applied(plan.cluster, step, plan.at_s)
+            plan = dataclasses.replace(plan, cluster=cluster, ledger=ledger, leases=leases, steps=(*plan.steps, step))
+        return plan
+
+
+def best_host(
+    cluster: Cluster, operator: OperatorKey, settings: HostSettings, without: Iterable[str] = ()
+) -> str | None:
+    """The host that suits another lane of an operator best."""
+    barred = set(without)
+    found = [
+        (value, host.name)
+        for host in cluster.usable()
+        if host.name not in barred and (value := suitability(cluster, host, operator, settings)) is not None
+    ]
+    return min(found)[1] if found else None
+
+
+def lane_up(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan:
+    """One lane more (figure 4): on the best host, else where something can go, else on a new host if the budget allows it."""
+    return lane_on_hosts(plan, operator, spare, terms) or _on_new_host(plan, operator, terms) or plan
+
+
+def lane_on_hosts(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan | None:
+    """One lane more on the hosts that are there; None, and nothing goes, if there is no room for it."""
+    placed = _placed(plan, operator, spare, terms)
+    return None if placed is None else placed[0].then(Start(operator, placed[1]))
+
+
+def _placed(
+    plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms, without: frozenset[str] = frozenset()
+) -> tuple[Plan, str] | None:
+    """A host for one lane more, and what has to go for it; None, and nothing goes, if that would not be enough."""
+    while (host := best_host(plan.cluster, operator, terms.settings, without)) is None:
+        victim = _victim(plan.cluster, operator, spare, without)
+        if victim is None:
+            return None
+        plan = plan.then(victim)
+    return plan, host
+
+
+def _victim(cluster: Cluster, operator: OperatorKey, spare: Spare, without: frozenset[str]) -> Stop | None:
+    """The lane that is missed least, on the host where most of the room for the operator is."""
+    found = [
+        (value, cluster.needs[operator].times_in(cluster.room(host.name)), host.name, key)
+        for host in cluster.usable()
+        for key in cluster.on(host.name)
+        if host.name not in without and key != operator and (value := spare(key, cluster) or 0.0) > 0
+    ]
+    if not found:
+        return None
+    *_, host_name, key = max(found)
+    return Stop(key, host_name)
+
+
+def _on_new_host(plan: Plan, operator: OperatorKey, terms: Terms) -> Plan | None:
+    kind = cheapest(plan.cluster.needs[operator], terms.kinds)
+    if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
+        return None
+    name = host_name(plan.leases + 1)
+    return plan.then(Lease(name, kind), Start(operator, name))
+
+
+def cheapest(need: Need, kinds: Iterable[HostType]) -> HostType:
+    """The kind of host with the lowest price per lane of this need."""
+    fitting = [(kind, need.times_in(Need(kind.cores, kind.memory_mb))) for kind in kinds]
+    return min((one for one in fitting if one[1] >= 1), key=lambda one: (one[0].price_per_hour / one[1], one[0].name))[
+        0
+    ]
+
+
+def host_down(plan: Plan, host: str, spare: Spare, terms: Terms) -> Plan | None:
+    """Let a host go (figure 5): lanes that are spare stop, the others move; None, and nothing changes, if they cannot in time."""
+    if len(plan.cluster.usable()) < 2:
+        return None
+    before, barred = len(plan.steps), frozenset([host, *_starting(plan.cluster)])
+    for operator, lanes in plan.cluster.on(host).items():
+        for _ in range(lanes):
+            after = _lane_off(plan, operator, host, spare, terms, barred)
+            if after is None:
+                return None
+            plan = after
+    takes_s = _takes_s(plan.steps[before:], host, terms.settings)
+    return plan.then(Release(host)) if takes_s <= plan.cluster.hosts[host].remaining_s(plan.at_s) else None
+
+
+def _starting(cluster: Cluster) -> list[str]:
+    return [host.name for host in cluster.hosts.values() if host.phase is HostPhase.STARTING]
+
+
+def _lane_off(
+    plan: Plan, operator: OperatorKey, host: str, spare: Spare, terms: Terms, barred: frozenset[str]
+) -> Plan | None:
+    if (spare(operator, plan.cluster) or 0.0) > 0:
+        return plan.then(Stop(operator, host))
+    placed = _placed(plan, operator, spare, terms, barred)
+    return None if placed is None else placed[0].then(Move(operator, host, placed[1]))
+
+
+def _takes_s(steps: Sequence[Step], host: str, settings: HostSettings) -> float:
+    """Time until a host is empty: lanes elsewhere may have to go first, then others start there, then its own go."""
+    makes_room = any(isinstance(one, Stop) and one.host != host for one in steps)
+    moves = any(isinstance(one, Move) for one in steps)
+    return settings.lane_drain_s * (1 + makes_room) + settings.lane_start_s * moves
+
+
+def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
+    """Whether it is time to let a host go before it is paid for again.
+
+    The paper looks in the last 5 %; if lanes could not move in that time, one looks earlier (VISP's code does so as well).
+    """
+    takes_s = settings.lane_start_s + 2 * settings.lane_drain_s
+    window_s = max(settings.release_share * host.kind.btu_s, takes_s + settings.provision_s)
+    return host.remaining_s(at_s) <= min(window_s, host.kind.btu_s / 2)
+
+
+# -- hosts that fail -------------------------------------------------------------------------------------------------------------
+
+
+def begun(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, Plan]:
+    """A plan to start from: hosts that failed go; their lanes, and those that never had a place, come up on another or a new one."""
+    failed = [host.name for host in view.cluster.hosts.values() if host.phase is HostPhase.FAILED]
+    state = count_failures(state, view.cluster.hosts.values(), view.at_s, terms.settings)
+    may_lease = view.at_s >= state.no_lease_until_s
+    plan = Plan(view.cluster, view.ledger, view.at_s, state.leases, may_lease=may_lease)
+    homeless = _one_each(view.unplaced)
+    for host in failed:
+        lost = _one_each(plan.cluster.on(host))
+        plan = plan.then(*(Stop(operator, host) for operator in lost), Release(host))
+        homeless += lost
+    for operator in homeless:
+        plan = lane_up(plan, operator, lambda operator, cluster: None, terms)
+    return state, plan
+
+
+def _one_each(lanes: Mapping[OperatorKey, int]) -> list[OperatorKey]:
+    return [operator for operator, count in lanes.items() for _ in range(count)]
+
+
+def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, settings: HostSettings) -> ProvisionState:
+    """A host that is ready proves that leasing works; many failures in a row, that it does not.
+
+    A host counts once, however long it takes to give it back; one that was ready and died later says nothing about leasing.
+    """
+    hosts = tuple(hosts)
+    phases = Counter(host.phase for host in hosts)
+    failed = sum(host.phase is HostPhase.FAILED and host.name not in state.settled for host in hosts)
+    failures = state.failures + failed
+    if not phases[HostPhase.FAILED] and not phases[HostPhase.STARTING]:
+        failures = 0
+    known = (HostPhase.READY, HostPhase.FAILED)
+    settled = frozenset(host.name for host in hosts if host.phase in known or host.name in state.settled)
+    state = dataclasses.replace(state, settled=settled)
+    if failures <= settings.lease_retries:
+        return dataclasses.replace(state, failures=failures)
+    return dataclasses.replace(state, failures=0, no_lease_until_s=at_s + settings.lease_retry_s)
+
+
+# -- the BTU-based provisioner ---------------------------------------------------------------------------------------------------
+
+
+def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+    """One decision: lanes for operators that need them, then hosts whose BTU is about to end."""
+    state, plan = begun(_observed(state, view, terms.settings), view, terms)
+    spare = _spare(view, state, terms.settings)
+    for operator, demand in view.demands.items():
+        for _ in range(_lanes_wanted(demand, state.durations.get(operator, ()), terms.settings)):
+            plan = lane_up(plan, operator, spare, terms)
+    return finished(state, plan, spare, terms)
+
+
+def finished(state: ProvisionState, plan: Plan, spare: Spare, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+    """The end of every decision: hosts whose BTU is about to end go if they can, the emptiest first."""
+    ending = [host.name for host in plan.cluster.usable() if at_end_of_btu(host, plan.at_s, terms.settings)]
+    for host in sorted(ending, key=lambda name: -plan.cluster.room(name).memory_mb):
+        plan = host_down(plan, host, spare, terms) or plan
+    return noted(state, plan), plan.steps
+
+
+def _lanes_wanted(demand: Demand, durations: Sequence[float], settings: HostSettings) -> int:
+    """One, or two if very many rows wait; none as long as enough are on their way (both beyond the paper)."""
+    if not needs_lane(demand, durations, settings):
+        return 0
+    lanes = 2 if (demand.queue or 0.0) > settings.queue_higher else 1
+    return max(0, min(lanes, settings.lanes_ahead - demand.starting))
+
+
+def _spare(view: ProvisionView, state: ProvisionState, settings: HostSettings) -> Spare:
+    return lambda operator, cluster: spareness(operator, cluster, view, state, settings)
+
+
+def _observed(state: ProvisionState, view: ProvisionView, settings: HostSettings) -> ProvisionState:
+    durations = {
+        key: (*state.durations.get(key, ()), demand.duration_s)[-settings.trend :]
+        for key, demand in view.demands.items()
+        if demand.duration_s is not None
+    }
+    return dataclasses.replace(state, durations={**state.durations, **durations})
+
+
+def noted(state: ProvisionState, plan: Plan) -> ProvisionState:
+    """The state after a plan."""
+    scalings = dict(state.scalings)
+    for one in plan.steps:
+        if isinstance(one, Start | Stop):
+            scalings[one.operator] = scalings.get(one.operator, 0) + 1
+    return dataclasses.replace(state, scalings=scalings, leases=plan.leases)
+
+
+# -- baselines -------------------------------------------------------------------------------------------------------------------
+
+
+def threshold_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+    """The usual way: lanes by the length of queues, hosts leased when full and released when empty, whatever is paid."""
+    state, plan = begun(state, view, terms)
+    for operator, demand in view.demands.items():
+        for _ in range(_lanes_by_queue(demand.queue, terms.settings)):
+            plan = _first_fit(plan, operator) or _on_new_host(plan, operator, terms) or plan
+        if demand.queue is not None and demand.queue < terms.settings.queue_low and plan.cluster.lanes(operator) > 1:
+            plan = plan.then(Stop(operator, _loneliest(plan.cluster, operator)))
+    for host in plan.cluster.usable():
+        if not plan.cluster.on(host.name) and len(plan.cluster.usable()) > 1:
+            plan = plan.then(Release(host.name))
+    return noted(state, plan), plan.steps
+
+
+def _lanes_by_queue(queue: float | None, settings: HostSettings) -> int:
+    if queue is None:
+        return 0
+    return 2 if queue > settings.queue_higher else 1 if queue > settings.queue_high else 0
+
+
+def _first_fit(plan: Plan, operator: OperatorKey) -> Plan | None:
+    need = plan.cluster.needs[operator]
+    for host in plan.cluster.usable():
+        if need.times_in(plan.cluster.room(host.name)) >= 1:
+            return plan.then(Start(operator, host.name))
+    return None
+
+
+def _loneliest(cluster: Cluster, operator: OperatorKey) -> str:
+    """The host of an operator with the most room: so hosts get empty soonest."""
+    holding = [host.name for host in cluster.usable() if cluster.on(host.name).get(operator)]
+    return max(holding, key=lambda host: (cluster.room(host).memory_mb, cluster.room(host).cores, host))
+
+
+def fixed_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+    """Nothing ever changes, except that what fails is replaced."""
+    state, plan = begun(state, view, terms)
+    return noted(state, plan), plan.steps
+
+
+Provisioner = Callable[[ProvisionState, ProvisionView, Terms], tuple[ProvisionState, tuple[Step, ...]]]
+
+
+class ProvisionerName(StrEnum):
+    """Provisioners that decide about lanes and hosts alone; policies of scenarios go by these names."""
+
+    BTU = "btu"
+    THRESHOLD = "threshold"
+    FIXED = "fixed"
+
+
+PROVISIONERS: Mapping[ProvisionerName, Provisioner] = {
+    ProvisionerName.BTU: step,
+    ProvisionerName.THRESHOLD: threshold_step,
+    ProvisionerName.FIXED: fixed_step,
+}
+
+
+def lanes_on_hosts(
+    wanted: Mapping[OperatorKey, int], needs: Mapping[OperatorKey, Need], terms: Terms, at_s: float = 0.0
+) -> Plan:
+    """As many hosts as these lanes need, and the lanes on them; the largest first, so that few hosts are needed."""
+    plan = Plan(Cluster({}, needs), Ledger(), at_s, 0)
+    for operator in sorted(wanted, key=lambda key: (-needs[key].memory_mb, -needs[key].cores, key)):
+        for _ in range(wanted[operator]):
+            plan = _first_fit(plan, operator) or _on_new_host(plan, operator, terms) or plan
+    return plan
+
+
+def check_budget(needs: Mapping[OperatorKey, Need], terms: Terms) -> None:
+    """Refuse a budget whose hosts have no room for one lane of each operator."""
+    cluster = lanes_on_hosts(dict.fromkeys(needs, 1), needs, terms).cluster
+    for job, operator in needs:
+        if not cluster.lanes((job, operator)):
+            raise HostError(
+                f"the budget pays for {len(cluster.hosts)} host(s), with no room for one lane of each operator;"
+                f' "{operator}" of job "{job}" is left over'
+            )

@@ -1,0 +1,184 @@
+"""Job files (Python) and cluster files (TOML): from what a person wrote to requests; every mistake names its file.
+
+Nothing here needs Spark or loads a job file, so that a client can read and check them as well: `loading` does that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.alerts import check_webhook
+from headgate.core.intents import intent_from
+from headgate.core.quantities import about, check_fields, number, shown
+from headgate.errors import InputError, JobFileError
+from headgate.health.policies import user_policies_from
+from headgate.topology import MOST_SHARE, name_trouble
+
+JOB_SUFFIX, CLUSTER_SUFFIX = ".py", ".toml"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """One job that somebody wants to run: its file, and what differs from what the file says; None: nothing."""
+
+    file: str
+    name: str | None = None
+    tenant: str | None = None
+    intent: dict[str, Any] | None = None
+    share: int | None = None
+    pace_s: float | None = None
+    lanes: dict[str, int] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+FIELDS = tuple(one.name for one in dataclasses.fields(JobRequest))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """Jobs that share a cluster, and the settings they share it with."""
+
+    settings: Mapping[str, Any]
+    jobs: tuple[JobRequest, ...]
+    user_policies: Mapping[str, str] = field(default_factory=dict)
+    """By name, the import path or the entry point of a policy of the user's."""
+    webhook: str | None = None
+    """Where alerts are posted."""
+    directory: Path = Path()
+    """Where import paths are looked for first."""
+
+
+# -- cluster files -----------------------------------------------------------------------------------------------------
+
+
+def read(path: Path | str, parameters: Mapping[str, Any] | None = None) -> ClusterFile:
+    """The jobs of a file of either kind; parameters are for a job file: `read("pageload.py", {"rate": 500})`."""
+    path = Path(path)
+    if path.suffix == CLUSTER_SUFFIX:
+        return read_cluster(path)
+    if path.suffix != JOB_SUFFIX:
+        raise JobFileError(f"{path}: a job file ends in {JOB_SUFFIX}, a cluster file in {CLUSTER_SUFFIX}")
+    with about(str(path), JobFileError):
+        return ClusterFile({}, (JobRequest(_existing(path), parameters=_parameters(parameters or {})),))
+
+
+def read_cluster(path: Path) -> ClusterFile:
+    """A cluster file: `[settings]` and any number of `[[job]]`."""
+    with about(str(path), JobFileError):
+        table = _toml(path)
+        check_fields(table, ("settings", "job", "user_policies", "alerts"), JobFileError)
+        settings, entries = table.get("settings", {}), table.get("job", [])
+        if not isinstance(settings, dict):
+            raise JobFileError(f"settings is {shown(settings)}; it must be a table")
+        if not isinstance(entries, list) or not entries:
+            raise JobFileError("there is no job in it; begin each one with [[job]]")
+        jobs = tuple(_entry(entry, at, path.parent) for at, entry in enumerate(entries, 1))
+        policies = user_policies_from(table.get("user_policies", {}), JobFileError)
+        return ClusterFile(settings, jobs, policies, _webhook(table.get("alerts", {})), path.parent.resolve())
+
+
+def _webhook(table: Any) -> str | None:
+    with about("alerts", JobFileError):
+        if not isinstance(table, dict):
+            raise JobFileError(f"it is {shown(table)}; it must be a table")
+        check_fields(table, ("webhook",), JobFileError)
+        return check_webhook(table["webhook"]) if "webhook" in table else None
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise JobFileError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise JobFileError("is not a text file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise JobFileError(f"is not valid TOML: {error}") from None
+
+
+def _entry(entry: Any, position: int, directory: Path) -> JobRequest:
+    named = isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    with about(f'job "{entry["name"]}"' if named else f"job number {position}", JobFileError):
+        return request_from(entry, directory)
+
+
+def request_from(table: Any, directory: Path | None = None) -> JobRequest:
+    """A request from a table of a cluster file or of the API; a relative file is looked for in `directory`.
+
+    >>> request_from({"file": "nothing.py"})
+    Traceback (most recent call last):
+    headgate.errors.JobFileError: there is no file "nothing.py"
+    """
+    if not isinstance(table, dict):
+        raise JobFileError(f"it is {shown(table)}; it must be a table")
+    check_fields(table, FIELDS, JobFileError)
+    given = {name: value for name, value in table.items() if value is not None}
+    if not isinstance(given.get("file"), str):
+        raise JobFileError(f"file is {shown(table.get('file'))}; it must name a job file, such as pageload.py")
+    if not given["file"].endswith(JOB_SUFFIX):  # before the file is looked at: it may be anything of anybody
+        raise JobFileError(f"file is {shown(given['file'])}; a job file ends in {JOB_SUFFIX}")
+    check_texts(given)
+    if "intent" in given:
+        intent_from(given["intent"], "intent")
+    if "share" in given:
+        given["share"] = whole(given["share"], "share", high=MOST_SHARE)
+    if "pace_s" in given:
+        given["pace_s"] = number(given["pace_s"], "pace_s", low=0, error=JobFileError)
+    given["lanes"] = _lanes(given.get("lanes", {}))
+    given["parameters"] = _parameters(given.get("parameters", {}))
+    given["file"] = _existing((directory or Path()) / given["file"])
+    return JobRequest(**given)
+
+
+def check_texts(given: Mapping[str, Any]) -> None:
+    """Refuse names that cannot be used."""
+    for what in ("name", "tenant"):
+        if what in given and (trouble := name_trouble(given[what])):
+            raise JobFileError(f"{what} is {shown(given[what])}; {trouble}")
+
+
+def _existing(path: Path) -> str:
+    """The absolute path, because the one who asks and the one who runs may be in different directories."""
+    if not path.is_file():
+        raise JobFileError(f"there is no file {shown(str(path))}")
+    return str(path.resolve())
+
+
+def whole(value: Any, what: str, error: type[InputError] = JobFileError, high: int | None = None) -> int:
+    """A whole number of at least 1."""
+    amount = number(value, what, low=1, high=high, error=error)
+    if amount != int(amount):
+        raise error(f"{what} is {shown(value)}; it must be a whole number")
+    return int(amount)
+
+
+def _lanes(table: Any) -> dict[str, int]:
+    if not isinstance(table, dict):
+        raise JobFileError(f"lanes is {shown(table)}; it must be a table such as {{look-up = 4}}")
+    return {name: whole(lanes, f"lanes of {name}") for name, lanes in table.items()}
+
+
+def _parameters(table: Any) -> dict[str, Any]:
+    """They must survive being written down as JSON."""
+    if not isinstance(table, Mapping):
+        raise JobFileError(f"parameters is {shown(table)}; it must be a table such as {{rate = 500}}")
+    for name, value in table.items():
+        if not _plain(value):
+            raise JobFileError(
+                f"parameter {shown(name)} is {shown(value)}; use text, finite numbers, true, false, lists and tables"
+            )
+    return dict(table)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))

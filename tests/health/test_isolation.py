@@ -21,7 +21,7 @@ from headgate.sim.run import Run, run
 from headgate.sim.scenario import read_scenario
 from tests.health.patients import Lanes, one_slow, patient, too_few
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PATIENCE_S = 1.0
 HEAD = """
 import os, sys, time

@@ -23,6 +23,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
+import headgate
 from headgate.core.intents import Intent
 from headgate.core.model import JobAllocation
 from headgate.core.quantities import show_seconds
@@ -141,7 +142,9 @@ class Guarded:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "headgate.health.isolation.worker", self._path, str(self._directory)]
-        places = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))))
+        places = os.pathsep.join(
+            filter(None, (str(Path(headgate.__file__).parents[1]), os.environ.get("PYTHONPATH", "")))
+        )
         environment = {**os.environ, "PYTHONPATH": places}
         try:
             self._process = subprocess.Popen(

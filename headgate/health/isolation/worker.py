@@ -13,6 +13,7 @@ from typing import IO
 
 import msgspec
 
+import headgate
 from headgate.health.care import examine
 from headgate.health.isolation.processes import GROUP, Answer, Hello, read, write
 from headgate.health.policies import HealthPolicy
@@ -70,7 +71,7 @@ def _answered(policy: HealthPolicy, question: bytes) -> bytes:
 def sentence(error: BaseException) -> str:
     """The error with its place, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent)
+    here = str(Path(headgate.__file__).parent)
     own = [frame for frame in frames if not frame.filename.startswith((here, "<frozen"))]
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split()) + place

@@ -55,7 +55,7 @@ class WebhookFormat(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class AlertMessage:
     """Something that only a person can change; about a job, or about the service if `job` is empty."""
 
     at_s: float
@@ -75,7 +75,7 @@ class Webhook:
     url: str
     format: WebhookFormat = WebhookFormat.PLAIN
 
-    def body(self, alert: Alert) -> Any:
+    def body(self, alert: AlertMessage) -> Any:
         """What is posted, as JSON has it."""
         match self.format:
             case WebhookFormat.ALERTMANAGER:
@@ -85,7 +85,7 @@ class Webhook:
         return {"at_s": alert.at_s, "text": alert.sentence}
 
 
-def _for_alertmanager(alert: Alert) -> dict[str, Any]:
+def _for_alertmanager(alert: AlertMessage) -> dict[str, Any]:
     """Alertmanager takes alerts with the same labels for one: the digest tells those of a job apart."""
     digest = hashlib.sha256(alert.sentence.encode()).hexdigest()[:12]
     labels = {"alertname": "HeadgateAlert", "severity": "warning", "job_name": alert.job, "digest": digest}
@@ -114,7 +114,7 @@ class Alerts:
     def __init__(self, log: Callable[[float, str, str], None], webhook: Webhook | None = None) -> None:
         self._log = log
         self._webhook = webhook
-        self._waiting: deque[Alert] = deque()
+        self._waiting: deque[AlertMessage] = deque()
         self._dropped = 0
         """Alerts that were not posted because too many waited, since the last line about it."""
         self._closing = False
@@ -131,7 +131,7 @@ class Alerts:
         if self._webhook is None:
             return
         with self._changed:
-            self._waiting.append(Alert(at_s, job, text))
+            self._waiting.append(AlertMessage(at_s, job, text))
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
                 self._dropped += 1
@@ -154,7 +154,7 @@ class Alerts:
                 self._tell(alert.at_s, "", f"the webhook did not take an alert: {type(error).__name__}: {error}")
             self._tell_dropped(alert.at_s)
 
-    def _next(self) -> Alert | None:
+    def _next(self) -> AlertMessage | None:
         """The oldest alert, once there is one; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
@@ -170,7 +170,7 @@ class Alerts:
         with suppress(OSError, ValueError):  # a log that is full or closed must stop neither the loop nor the thread
             self._log(at_s, job, line)
 
-    def _post(self, alert: Alert) -> None:
+    def _post(self, alert: AlertMessage) -> None:
         assert self._webhook is not None
         body = json.dumps(self._webhook.body(alert)).encode()
         request = urllib.request.Request(self._webhook.url, body, {"Content-Type": "application/json"})

@@ -68,7 +68,7 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class Headline:
     """The headline's figures; None where nothing is known."""
 
     utility: float | None
@@ -127,11 +127,11 @@ def _above(value: float | None, limit: float | None) -> bool:
     return value is not None and limit is not None and value > limit
 
 
-def cluster_of_view(view: View) -> Cluster:
+def cluster_of_view(view: View) -> Headline:
     """The totals of a view."""
     loads = [host.load for host in view.hosts if host.load is not None]
     cores = sum(host.cores for host in view.hosts)
-    return Cluster(
+    return Headline(
         utility=total_utility(job.utility for job in view.jobs.values()),
         max_utility=sum(job.worth for job in view.jobs.values()),
         cores=cores or None,
@@ -185,7 +185,7 @@ def table(
     return Group(head, *jobs_table(rows_of_view(view), room), *map(_action_line, shown))
 
 
-def headline(cluster: Cluster, phase: str, history: Sequence[float] = (), clock: str = "") -> Text:
+def headline(cluster: Headline, phase: str, history: Sequence[float] = (), clock: str = "") -> Text:
     """One line about the cluster as a whole."""
     parts = [f"{_figure(cluster.cores)} cores"] if cluster.cores is not None else []
     parts += [f"load {cluster.load:.2f}"] if cluster.load is not None else []
@@ -387,7 +387,7 @@ class Screen:
         recent = thinned(self._history, SPARK_CELLS)
         return table(view, phase, recent, list(self._actions), self.console.height - 1, self.clock(view.at_s))
 
-    def _write_lines(self, view: View, cluster: Cluster, phase: str, action: Action | None) -> None:
+    def _write_lines(self, view: View, cluster: Headline, phase: str, action: Action | None) -> None:
         if action is not None:
             done = self._actions[-1]
             self.console.print(f"{done.at}  {done.who}: {done.text}", markup=False, highlight=False, soft_wrap=True)
@@ -398,7 +398,7 @@ class Screen:
     def _jobs_line(self, view: View) -> str:
         return intents_met([job.met for job in view.jobs.values()], len(view.jobs))
 
-    def _status_line(self, view: View, cluster: Cluster, phase: str) -> str:
+    def _status_line(self, view: View, cluster: Headline, phase: str) -> str:
         told = self._jobs_line(view)
         total = f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"
         return f"{self.clock(view.at_s)}  {total}, {told}, {PHASES.get(phase, phase)}"

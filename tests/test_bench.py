@@ -151,9 +151,9 @@ def test_one_benchmark_ends_with_an_exit_code(monkeypatch, capsys, value, code):
 # -- health
 
 
-def course(*actions: tuple[float, Action]) -> health.Course:
+def course(*actions: tuple[float, Action]) -> health.HealthCourse:
     readings = tuple((10.0 * at, reading(1000.0 * at)) for at in range(1, 7))
-    return health.Course(readings, actions, lanes=4, restarts=0, measured_s=20.0)
+    return health.HealthCourse(readings, actions, lanes=4, restarts=0, measured_s=20.0)
 
 
 def reading(rows: float) -> JobReading:

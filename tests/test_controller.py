@@ -15,7 +15,7 @@ from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, O
 from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.loads import Steady, Steps
 from headgate.ports import Journal
-from headgate.scheduler.memory import Decision, Phase
+from headgate.scheduler.memory import Decision, SearchPhase
 from headgate.scheduler.policies import Headgate, policy_named
 from headgate.settings import settings_from
 from headgate.sim.engine import SimulatedEngine
@@ -78,7 +78,7 @@ def test_jobs_are_helped_until_they_meet_their_intents(journal: Journal) -> None
     controlled = controller(engine, journal)
     turn(controlled, 60)
     assert all(allocation.lanes["work"] >= 4 for allocation in engine.allocation.values())
-    assert controlled.policy.phase() == Phase.CONVERGED.value
+    assert controlled.policy.phase() == SearchPhase.CONVERGED.value
 
 
 def test_runs_a_round_at_each_of_its_times() -> None:
@@ -143,7 +143,7 @@ def test_judged_action_gets_its_effect(journal: Journal) -> None:
 def test_every_action_of_a_run_is_judged_once_it_has_converged(journal: Journal) -> None:
     controlled = controller(cluster(), journal)
     turn(controlled, 100)
-    assert controlled.policy.phase() == Phase.CONVERGED.value
+    assert controlled.policy.phase() == SearchPhase.CONVERGED.value
     actions = journal.actions()
     assert len(actions) > 2
     assert all(recorded.effect is not None for recorded in actions)
@@ -177,7 +177,7 @@ def test_refused_action_is_written_down_as_failed_and_the_loop_goes_on(journal: 
     assert failed.outcome == Outcome(False, "no slots")
     engine.refusing = False
     turn(controlled, 60)
-    assert controlled.policy.phase() == Phase.CONVERGED.value
+    assert controlled.policy.phase() == SearchPhase.CONVERGED.value
     assert journal.actions()[1].applied
     assert journal.actions()[0].effect is None
 

@@ -27,17 +27,16 @@ from headgate.spark.sinks.files import claimed
 from headgate.spark.sources import kafka_offsets, ticks
 from headgate.spark.sources.delta import BEGUN as DELTA_BEGUN
 from headgate.spark.sources.delta import PLANNED as DELTA_PLANNED
-from headgate.spark.sources.delta import Begun, begun_in, planned_in
-from headgate.spark.sources.delta import Mark as DeltaMark
+from headgate.spark.sources.delta import Begun, DeltaPosition, begun_in, planned_in
 from headgate.spark.sources.kafka import BEGUN as KAFKA_BEGUN
 from headgate.spark.sources.kafka import PLANNED as KAFKA_PLANNED
 from headgate.spark.sources.kafka import marks_in as kafka_marks_in
 from headgate.spark.sources.kafka import remember as remember_kafka
 from headgate.spark.sources.load import BEGAN, began_s
 from headgate.spark.sources.redis import BEGUN, PLANNED, late_losses, marks_in, remember, remember_late_loss
-from headgate.spark.sources.redis_entries import Mark, Range
+from headgate.spark.sources.redis_entries import EntryRange, StreamPosition
 from headgate.spark.timeline import Timeline
-from headgate.spark.writing import Start, Writing, begin_start
+from headgate.spark.writing import JobStart, Writing, begin_start
 from headgate.state.checkpoint import Checkpoint, schema_in
 from headgate.state.hosting import PLACEMENT, read_placement
 from headgate.state.inspect import OPENS, Opens, place_of, read_opens
@@ -127,15 +126,15 @@ def placed(home: Path) -> None:
 
 
 def late(home: Path) -> None:
-    remember_late_loss(home, Range("orders", "0-0", "9-0", 10), 1200, "lane")
+    remember_late_loss(home, EntryRange("orders", "0-0", "9-0", 10), 1200, "lane")
 
 
 def tick(home: Path) -> dict[str, int]:
     return ticks.TickReader({"place": str(home)}).latestOffset({"tick": 6}, None)  # type: ignore[arg-type]
 
 
-WRITING = Writing(Start("one", 1))
-KAFKA = {kafka_offsets.Partition("orders", 0): kafka_offsets.Mark(7)}
+WRITING = Writing(JobStart("one", 1))
+KAFKA = {kafka_offsets.Partition("orders", 0): kafka_offsets.PartitionPosition(7)}
 SMALL = {
     "jobs": Small(
         lambda home: Registry(home / "jobs.json").put(NAME, REGISTERED),
@@ -165,8 +164,10 @@ SMALL = {
     "epoch": Small(planned, "epochs/*.json", resume),
     "tick": Small(lambda home: ticks.ask(home, 7, 3600.0), ticks.FILE, tick),
     "late losses": Small(late, "lost/*/*", late_losses),
-    "redis begun": Small(lambda home: remember(home, {NAME: Mark()}, BEGUN), BEGUN, lambda home: marks_in(home, BEGUN)),
-    "redis planned": Small(lambda home: remember(home, {NAME: Mark()}), PLANNED, marks_in),
+    "redis begun": Small(
+        lambda home: remember(home, {NAME: StreamPosition()}, BEGUN), BEGUN, lambda home: marks_in(home, BEGUN)
+    ),
+    "redis planned": Small(lambda home: remember(home, {NAME: StreamPosition()}), PLANNED, marks_in),
     "kafka begun": Small(
         lambda home: remember_kafka(home, KAFKA, KAFKA_BEGUN),
         KAFKA_BEGUN,
@@ -179,7 +180,7 @@ SMALL = {
         begun_in,
     ),
     "delta planned": Small(
-        lambda home: (home / DELTA_PLANNED).write_bytes(msgspec.json.encode(DeltaMark(3))),
+        lambda home: (home / DELTA_PLANNED).write_bytes(msgspec.json.encode(DeltaPosition(3))),
         DELTA_PLANNED,
         planned_in,
     ),
@@ -292,7 +293,7 @@ def test_lost_tick_is_due_once(tmp_path: Path, damage: str) -> None:
 
 def test_late_losses_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     late(tmp_path)
-    remember_late_loss(tmp_path, Range("orders", "9-0", "12-0", 3), 2, "lane")
+    remember_late_loss(tmp_path, EntryRange("orders", "9-0", "12-0", 3), 2, "lane")
     (path,) = tmp_path.glob("lost/*/9-0@*")
     path.write_bytes(b"")
     assert list(late_losses(tmp_path).values()) == [1200]

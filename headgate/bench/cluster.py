@@ -49,7 +49,7 @@ PATIENCE_S = 600.0
 
 
 @dataclass
-class Cluster:
+class WorkerCluster:
     """An engine on workers of its own."""
 
     pool: LocalPool
@@ -84,7 +84,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(hosts: int, settings: StateSettings, wait_s: float = SparkSettings().place_wait_s) -> Iterator[Cluster]:
+def cluster(
+    hosts: int, settings: StateSettings, wait_s: float = SparkSettings().place_wait_s
+) -> Iterator[WorkerCluster]:
     """So many hosts named 0, 1, 2 and so on, and an engine on them; everything is gone afterwards. Tasks wait so long for their host."""
     with home() as place:
         pool = LocalPool(place / "pool")
@@ -98,7 +100,7 @@ def cluster(hosts: int, settings: StateSettings, wait_s: float = SparkSettings()
             )
             engine = SparkEngine(spark, place / "home", spark_settings, embedded=False)
             try:
-                found = Cluster(pool, engine, place)
+                found = WorkerCluster(pool, engine, place)
                 wait_for(lambda: len(found.slots()) == hosts, PATIENCE_S)
                 yield found
             finally:
@@ -210,7 +212,7 @@ class Feed:
         wait_for(looked, within_s)
 
 
-def kill_host(hosts: Cluster, name: str) -> None:
+def kill_host(hosts: WorkerCluster, name: str) -> None:
     """`kill -9` for the worker of this host and all that it runs."""
     workers = hosts.pool._workers()[name]
     for process in [*workers, *(child for worker in workers for child in worker.children(recursive=True))]:

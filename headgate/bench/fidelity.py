@@ -37,7 +37,7 @@ SIMULATED_S, SETTLED_S = 120.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredJob:
     """What a job did over a while."""
 
     latency_s: float
@@ -133,7 +133,7 @@ def _allocate(spark: SparkEngine, names: list[str], lanes: int, pace_s: float) -
     spark.apply(Action(ActionKind.RECONFIGURE, None, changes, Cause("measured")))
 
 
-def _measured(spark: SparkEngine, names: list[str]) -> dict[str, Measured]:
+def _measured(spark: SparkEngine, names: list[str]) -> dict[str, MeasuredJob]:
     before = spark.observe().jobs
     parts = []
     for _ in range(round(MEASURE_S)):
@@ -147,7 +147,7 @@ def _measured(spark: SparkEngine, names: list[str]) -> dict[str, Measured]:
         busy_s = sum(last.operators["work"].busy_s) - sum(first.operators["work"].busy_s)
         rows = last.operators["work"].processed["filter"] - first.operators["work"].processed["filter"]
         epochs = (last.epochs or 0) - (first.epochs or 0)
-        found[name] = Measured(latency.mean_s if latency is not None else MEASURE_S, epochs, max(1.0, rows), busy_s)
+        found[name] = MeasuredJob(latency.mean_s if latency is not None else MEASURE_S, epochs, max(1.0, rows), busy_s)
     return found
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class HealthForm:
     """How long each way runs, and how soon the controller decides."""
 
     settings: Settings
@@ -60,13 +60,13 @@ class Form:
     warm_up_s: float
 
 
-SHORT = Form(
+SHORT = HealthForm(
     settings_from({**FAST, "window_s": 12.0, "warm_up_s": 6.0, "settle_min_s": 6.0, "settle_max_s": 18.0}),
     run_s=54.0,
     measured_s=16.0,
     warm_up_s=10.0,
 )
-FULL = Form(
+FULL = HealthForm(
     settings_from({**FAST, "window_s": 20.0, "warm_up_s": 10.0, "settle_min_s": 10.0, "settle_max_s": 30.0}),
     run_s=110.0,
     measured_s=30.0,
@@ -92,7 +92,7 @@ MEMORY_MB = 768
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class HealthCourse:
     """What happened one way."""
 
     readings: tuple[tuple[float, JobReading], ...]
@@ -136,7 +136,7 @@ def _rows(reading: JobReading) -> float:
     return reading.operators["in"].processed[OUTSIDE]
 
 
-def course(spark: SparkEngine, topology: Topology, policy: str, form: Form) -> Course:
+def course(spark: SparkEngine, topology: Topology, policy: str, form: HealthForm) -> HealthCourse:
     """Run the job under a policy from beginning to end."""
     print(f"bench: {topology.name}, {policy}, {form.run_s:.0f} s", file=sys.stderr)
     spark.submit(topology)
@@ -147,7 +147,7 @@ def course(spark: SparkEngine, topology: Topology, policy: str, form: Form) -> C
     lanes = spark.observe().allocation[topology.name].lanes[WORK]
     spark.remove(topology.name)
     readings, actions = tuple(_readings(rounds, topology.name)), tuple(_actions(rounds))
-    return Course(readings, actions, lanes, restarts, form.measured_s)
+    return HealthCourse(readings, actions, lanes, restarts, form.measured_s)
 
 
 def _readings(rounds: Sequence[Round], name: str) -> Iterator[tuple[float, JobReading]]:
@@ -164,7 +164,7 @@ def _actions(rounds: Sequence[Round]) -> Iterator[tuple[float, Action]]:
             yield view.at_s, decision.action
 
 
-def _warm_up(spark: SparkEngine, topology: Topology, form: Form) -> None:
+def _warm_up(spark: SparkEngine, topology: Topology, form: HealthForm) -> None:
     """The first epochs of a JVM are slow."""
     spark.submit(topology)
     time.sleep(form.warm_up_s)
@@ -237,7 +237,7 @@ def skewed(name: str, skew: Skew) -> Topology:
     return job
 
 
-def _skew(form: Form) -> tuple[Course, Course, float]:
+def _skew(form: HealthForm) -> tuple[HealthCourse, HealthCourse, float]:
     skew = Skew.of()
     with engine(SparkSettings(slots=MOST_LANES, longest_epoch_s=EPOCH_S)) as spark:
         _warm_up(spark, skewed("warm-up", skew), form)
@@ -296,7 +296,7 @@ def cluster(place: Path, hosts: int, slots: int) -> Iterator[SparkEngine]:
         pool.close()
 
 
-def _slow_host(form: Form) -> tuple[Course, Course, float, str]:
+def _slow_host(form: HealthForm) -> tuple[HealthCourse, HealthCourse, float, str]:
     with home() as place, cluster(place, HOSTS, HOST_SLOTS) as spark:
         slow = sorted(spark._hosts.cores())[-1]
         named = place / "slow"
@@ -333,7 +333,7 @@ def measure(full: bool = False) -> Result:
     return Result(figures, bars, notes)
 
 
-def notes_on(trouble: str, ours: Course, right: tuple[str, str]) -> Iterator[str]:
+def notes_on(trouble: str, ours: HealthCourse, right: tuple[str, str]) -> Iterator[str]:
     """Sentences about a first action that is not the expected one."""
     if not ours.actions:
         yield f"{trouble}: the controller did nothing in {ours.readings[-1][0] - ours.readings[0][0]:.0f} s."
@@ -348,7 +348,7 @@ def notes_on(trouble: str, ours: Course, right: tuple[str, str]) -> Iterator[str
         yield f"{trouble}: the first action came before any throughput was measured, so there is nothing to compare it with."
 
 
-def _figures(trouble: str, lanes: Course, ours: Course, factor: float) -> Iterator[Figure]:
+def _figures(trouble: str, lanes: HealthCourse, ours: HealthCourse, factor: float) -> Iterator[Figure]:
     for way, found in ((LANES_ONLY, lanes), (HEADGATE, ours)):
         yield Figure(f"{trouble}, {way}: before", found.before_rows_s(), "rows/s")
         yield Figure(f"{trouble}, {way}: after", found.after_rows_s(), "rows/s")
@@ -363,7 +363,9 @@ SHARE = 0.75
 """Of the factor that the set-up has: an epoch also takes some time that no lane waits for."""
 
 
-def bars_of(trouble: str, lanes: Course, ours: Course, factor: float, right: tuple[str, str]) -> Iterator[Bar]:
+def bars_of(
+    trouble: str, lanes: HealthCourse, ours: HealthCourse, factor: float, right: tuple[str, str]
+) -> Iterator[Bar]:
     """What one trouble has to show; what could not be measured does not hold."""
     yield Bar(f'{trouble}: first diagnosis is "{right[0]}"', float(ours.diagnosis == right[0]), ">=", 1.0)
     yield Bar(f'{trouble}: first remedy is "{right[1]}"', float(ours.remedy == right[1]), ">=", 1.0)

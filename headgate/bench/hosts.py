@@ -56,7 +56,7 @@ SPARK = SparkSettings(driver_memory_mb=1024, first_rows=1000)
 
 
 @dataclass(slots=True)
-class Course:
+class HostsCourse:
     """What was seen, second by second."""
 
     begun_s: float
@@ -114,7 +114,7 @@ def measure() -> Result:
     return Result(happened, _bars(course, wrong, bill.wasted_s))
 
 
-def _bars(course: Course, wrong: float, wasted_s: float) -> tuple[Bar, ...]:
+def _bars(course: HostsCourse, wrong: float, wasted_s: float) -> tuple[Bar, ...]:
     return (
         Bar(
             "hosts leased for the load, and released after it",
@@ -130,7 +130,7 @@ def _bars(course: Course, wrong: float, wasted_s: float) -> tuple[Bar, ...]:
     )
 
 
-def _recovered(course: Course) -> float:
+def _recovered(course: HostsCourse) -> float:
     """1 if nothing was seen: nothing was gained."""
     worst_s, last_s = course.worst_latency_s(), course.last_latency_s()
     return last_s / worst_s if worst_s and last_s else 1.0
@@ -168,12 +168,12 @@ def topology(out: Path, load: sources.Load = COURSE) -> Topology:
     return made
 
 
-def _run(engine: SparkEngine, landlord: Landlord, out: Path) -> Course:
+def _run(engine: SparkEngine, landlord: Landlord, out: Path) -> HostsCourse:
     _warm_up(engine, out.with_name("warm-up"))
     engine.submit(topology(out))
     policy = Headgate(SETTINGS)
     controller = Controller(engine, policy, None, SETTINGS)
-    course = Course(time.time())
+    course = HostsCourse(time.time())
     query = engine._job(JOB)._query
     ends_s = course.begun_s + BEFORE_S + HIGH_S + AFTER_S
     course.at_s |= {"high": course.begun_s + BEFORE_S, "low": course.begun_s + BEFORE_S + HIGH_S}
@@ -195,7 +195,7 @@ def _warm_up(engine: SparkEngine, out: Path) -> None:
     engine.remove(JOB)
 
 
-def _note(course: Course, view: View, landlord: Landlord) -> None:
+def _note(course: HostsCourse, view: View, landlord: Landlord) -> None:
     """Hosts beyond the first, and what runs on them."""
     hosts, seen, now_s = landlord.hosts(), view.jobs.get(JOB), time.time()
     course.most_hosts = max(course.most_hosts, len(hosts))

@@ -38,7 +38,7 @@ from headgate.spark.sources.kafka import columns_of as kafka_columns
 from headgate.spark.sources.kafka_reading import Topics, highest, partitions_of
 from headgate.spark.sources.redis import RedisReader
 from headgate.spark.sources.redis import columns_of as redis_columns
-from headgate.spark.writing import Start, Writing
+from headgate.spark.writing import JobStart, Writing
 from headgate.topology import Topology
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _writes(spark: SparkEngine, servers: str, url: str, turns: int) -> dict[str,
     for turn in range(turns + 1):
         for name, write in kinds.items():
             before_s = time.perf_counter()
-            with Writing(Start("bench", 1)).by(name):
+            with Writing(JobStart("bench", 1)).by(name):
                 write(frame, turn)
             if turn:
                 rates[name].append(SINK_ROWS / (time.perf_counter() - before_s))

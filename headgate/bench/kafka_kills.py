@@ -43,7 +43,7 @@ class Victim(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class KillOutcome:
     """What a reader of committed rows finds in the end."""
 
     rows: int
@@ -118,7 +118,7 @@ class Kills:
     written: int = 0
     killed: Counter[str] = field(default_factory=Counter)
 
-    def run(self, kills: int) -> Outcome:
+    def run(self, kills: int) -> KillOutcome:
         self.driver.start()
         self._write()
         self._await(lambda: self.driver.done > 0)
@@ -166,10 +166,10 @@ class Kills:
                 raise EngineError(f"after kills {dict(self.killed)}: {told}; its log is {self.driver.log}")
             time.sleep(POLL_S)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> KillOutcome:
         found = Counter(_values(self.broker.address, OUT))
         lost = sum(1 for number in range(self.written) if not found[str(number).encode()])
-        return Outcome(self.written, lost, found.total() - len(found), dict(self.killed))
+        return KillOutcome(self.written, lost, found.total() - len(found), dict(self.killed))
 
 
 def _values(servers: str, topic: str) -> list[bytes]:
@@ -194,7 +194,7 @@ def _values(servers: str, topic: str) -> list[bytes]:
     return values
 
 
-def run_kills(place: Path, kills: int, seed: int) -> Outcome:
+def run_kills(place: Path, kills: int, seed: int) -> KillOutcome:
     """So many random kills; the same seed has the same victims and waits."""
     with weed_broker(place / "broker") as broker:
         command = [sys.executable, "-m", "headgate.bench.kafka_job", str(place / "home"), broker.address, "read-back"]

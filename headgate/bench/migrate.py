@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from headgate.bench import Figure, Result
-from headgate.bench.cluster import Cluster, Feed, Outputs, cluster, keys_of, put_in_place, topology
+from headgate.bench.cluster import Feed, Outputs, WorkerCluster, cluster, keys_of, put_in_place, topology
 from headgate.bench.workload import Work
 from headgate.bench.workload import job as neighbour_job
 from headgate.config import StateSettings
@@ -43,7 +43,7 @@ SETTINGS = StateSettings(backups=0, upkeep_epochs=1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MeasuredMigration:
     """One migration."""
 
     pause_s: float
@@ -59,8 +59,8 @@ class Size:
     """Between two outputs, in steady state."""
     worst_s: float
     local: float
-    rebuilt: Move
-    copied: Move
+    rebuilt: MeasuredMigration
+    copied: MeasuredMigration
     neighbour_rows_s: float
 
 
@@ -114,7 +114,7 @@ def _neighbour() -> Topology:
     return neighbour_job(NEIGHBOUR, Intent(latency="5s"), NEIGHBOUR_ROWS_S, Work(cpu_s=5e-5), lanes=1, pace_s=0.5)
 
 
-def _measured(three: Cluster, size_mb: int) -> Size:
+def _measured(three: WorkerCluster, size_mb: int) -> Size:
     name, keys = f"size-{size_mb}", keys_of(size_mb)
     outputs, feed = Outputs(), Feed(three.place / name, keys)
     new = sorted(three.slots())[-1]
@@ -138,7 +138,7 @@ def _measured(three: Cluster, size_mb: int) -> Size:
     return Size(usual_s, worst_s, local, rebuilt, copied, rows_s)
 
 
-def _move(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str, whole: bool) -> Move:
+def _move(three: WorkerCluster, job: str, feed: Feed, outputs: Outputs, new: str, whole: bool) -> MeasuredMigration:
     hosted = three.hosted(job)
     hosted.hosting.copy = partial(_copy, hosted) if whole else None
     neighbour, from_s = _neighbour_at(three, feed, outputs), time.time()
@@ -148,7 +148,9 @@ def _move(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str, whol
     feed.until(outputs, lambda: len(outputs.at_s) >= arrived + 2)  # its first epochs there
     to_s = time.time()
     hosted.hosting.copy = None
-    return Move(outputs.longest_s(from_s, to_s), to_s - from_s, _rows_s(neighbour, _neighbour_at(three, feed, outputs)))
+    return MeasuredMigration(
+        outputs.longest_s(from_s, to_s), to_s - from_s, _rows_s(neighbour, _neighbour_at(three, feed, outputs))
+    )
 
 
 def _copy(hosted: Hosted, moves: Moves) -> None:
@@ -171,21 +173,21 @@ def _copy(hosted: Hosted, moves: Moves) -> None:
         raise StateError(f"slices could not be copied to {', '.join(sorted(set(hosts) - found))}")
 
 
-def _move_back(three: Cluster, job: str, feed: Feed, outputs: Outputs, new: str) -> None:
+def _move_back(three: WorkerCluster, job: str, feed: Feed, outputs: Outputs, new: str) -> None:
     hosting = three.hosted(job).hosting
     three.avoid(job, new)
     wanted = len(outputs.at_s) + SETTLE
     feed.until(outputs, lambda: hosting.is_free(new) and len(outputs.at_s) >= wanted)
 
 
-def _has_its_share(three: Cluster, job: str, new: str) -> bool:
+def _has_its_share(three: WorkerCluster, job: str, new: str) -> bool:
     placement = three.hosted(job).hosting.placement
     assert placement is not None
     settled = all(place.migration is None for place in placement.places)
     return settled and 3 * placement.homes().count(new) >= len(placement.places)
 
 
-def _neighbour_at(three: Cluster, feed: Feed, outputs: Outputs) -> tuple[float, float]:
+def _neighbour_at(three: WorkerCluster, feed: Feed, outputs: Outputs) -> tuple[float, float]:
     """When the neighbour finishes its next epoch, and the rows that it is done with then: in between they do not change."""
 
     def rows() -> float:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OverheadForm:
     """How often both ways take turns."""
 
     turns: int
@@ -50,7 +50,7 @@ class Form:
     """How long idle jobs are watched."""
 
 
-SHORT, FULL = Form(turns=3, warm_up=20, idle_s=12.0), Form(turns=5, warm_up=40, idle_s=30.0)
+SHORT, FULL = OverheadForm(turns=3, warm_up=20, idle_s=12.0), OverheadForm(turns=5, warm_up=40, idle_s=30.0)
 EPOCHS = OBSERVED_EVERY
 """Epochs per turn: one of them looks at arrival times."""
 EPOCH_ROWS = {"page-load": 100_000, "JVM only": 500_000}
@@ -88,7 +88,7 @@ def measure(full: bool = False) -> Result:
     return Result(tuple(figures), tuple(bars))
 
 
-def _figures(name: str, ours: Turns, by_hand: Turns) -> list[Figure]:
+def _figures(name: str, ours: EpochTurns, by_hand: EpochTurns) -> list[Figure]:
     return [
         repeated(f"{name}: rows per second, Headgate", ours.rows_s, "rows/s"),
         repeated(f"{name}: rows per second, by hand", by_hand.rows_s, "rows/s"),
@@ -97,7 +97,7 @@ def _figures(name: str, ours: Turns, by_hand: Turns) -> list[Figure]:
     ]
 
 
-def _bars(name: str, ours: Turns, by_hand: Turns) -> list[Bar]:
+def _bars(name: str, ours: EpochTurns, by_hand: EpochTurns) -> list[Bar]:
     time_ratio = statistics.median(by_hand.rows_s) / statistics.median(ours.rows_s)
     cores_ratio = statistics.median(ours.cores_s) / statistics.median(by_hand.cores_s)
     return [
@@ -188,7 +188,7 @@ class JvmOnly:
 
 
 @dataclass(slots=True)
-class Turns:
+class EpochTurns:
     """Epochs of one way, in turns: what each turn took."""
 
     rows: int
@@ -206,13 +206,15 @@ class Turns:
         self.cores_s.append((process_tree_cpu_s() - cores_s) / EPOCHS)
 
 
-def _compared(spark: SparkEngine, place: Path, plan: PageLoad | JvmOnly, rows: int, form: Form) -> tuple[Turns, Turns]:
+def _compared(
+    spark: SparkEngine, place: Path, plan: PageLoad | JvmOnly, rows: int, form: OverheadForm
+) -> tuple[EpochTurns, EpochTurns]:
     source = sources.load(FLOOD)
     topology = plan.topology(source)
     by_hand = ByHand(spark.spark, place / "by-hand", source, plan.by_hand, rows)
     spark.submit(topology, paused=True)
     spark.set_read_limit(topology.name, rows)
-    turns = Turns(rows), Turns(rows)
+    turns = EpochTurns(rows), EpochTurns(rows)
     for number in range(form.turns + 1):
         epochs = EPOCHS if number else form.warm_up
         spark.resume(topology.name)
@@ -225,7 +227,7 @@ def _compared(spark: SparkEngine, place: Path, plan: PageLoad | JvmOnly, rows: i
     return turns
 
 
-def _turn(turns: Turns, epochs: Callable[[], int], warm_up: bool, count: int) -> None:
+def _turn(turns: EpochTurns, epochs: Callable[[], int], warm_up: bool, count: int) -> None:
     if warm_up:
         wait_for(lambda: epochs() >= count)
         return
@@ -262,7 +264,7 @@ class ByHand:
 # -- the pace --------------------------------------------------------------------------------------------------------------------
 
 
-def _idle(form: Form) -> tuple[float, float]:
+def _idle(form: OverheadForm) -> tuple[float, float]:
     """Cores that mostly idle jobs take, back to back and paced."""
     names = [f"idle-{number}" for number in range(IDLE_JOBS)]
     with engine(SparkSettings(slots=8)) as spark:
@@ -273,7 +275,7 @@ def _idle(form: Form) -> tuple[float, float]:
     return back_to_back, paced
 
 
-def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: Form) -> float:
+def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: OverheadForm) -> float:
     changes = {name: JobAllocation({"in": 1, "work": 1}, pace_s) for name in names}
     spark.apply(Action(ActionKind.RELAX, None, changes, Cause("measured")))
     wait_for(lambda: all(spark._job(name).epochs >= form.warm_up for name in names))

@@ -36,7 +36,7 @@ APART_S = 1.3
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenLanes:
     """When the first epoch on so many lanes began to be written, and on how many lanes the last one was."""
 
     lanes: int = 0
@@ -56,7 +56,7 @@ class Plain:
     spark: Any
     place: Path
     out: Files
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenLanes = field(default_factory=SeenLanes)
     written: int = 0
     query: Any = None
 
@@ -102,7 +102,7 @@ def measure() -> Result:
 
 
 def _live(spark: SparkEngine, place: Path) -> tuple[list[float], tuple[float, float]]:
-    seen, out = Seen(), sinks.files(place / "out")
+    seen, out = SeenLanes(), sinks.files(place / "out")
     spark.submit(_topology(seen, out))
     wait_for(lambda: spark._job("live").epochs >= WARM_UP)
     spent = []
@@ -118,7 +118,7 @@ def _live(spark: SparkEngine, place: Path) -> tuple[list[float], tuple[float, fl
     return spent[1:], _checked(spark, place / "out")
 
 
-def _topology(seen: Seen, out: Files) -> Topology:
+def _topology(seen: SeenLanes, out: Files) -> Topology:
     topology = Topology("live", Intent(latency="1s"), pace_s=0)
     rows = topology.source("in", sources.load(RATE))
     worked = topology.batches("work", WORK, rows, schema=ROWS, lanes=LANES[1])

@@ -17,9 +17,9 @@ from typing import Any
 from headgate.bench import Figure, Result, native
 from headgate.bench.cluster import (
     MEASURES,
-    Cluster,
     Feed,
     Outputs,
+    WorkerCluster,
     cluster,
     keys_of,
     kill_host,
@@ -92,7 +92,7 @@ def _figures(what: str, each: list[Recovery]) -> list[Figure]:
     ]
 
 
-def _recovered(hosts: Cluster, name: str, backups: int, doomed: str) -> Recovery:
+def _recovered(hosts: WorkerCluster, name: str, backups: int, doomed: str) -> Recovery:
     keys = keys_of(LOST_MB * (backups + 1))
     outputs, feed = Outputs(), Feed(hosts.place / name, keys)
     (lost,) = hosts.addresses(doomed)
@@ -109,7 +109,7 @@ def _recovered(hosts: Cluster, name: str, backups: int, doomed: str) -> Recovery
     return recovery
 
 
-def _is_ready(hosts: Cluster, job: str, lost: str, unused: list[str]) -> bool:
+def _is_ready(hosts: WorkerCluster, job: str, lost: str, unused: list[str]) -> bool:
     """Whether the slices are on the hosts that they should be on, each with its backup."""
     placement = hosts.hosted(job).hosting.placement
     if placement is None:
@@ -118,7 +118,7 @@ def _is_ready(hosts: Cluster, job: str, lost: str, unused: list[str]) -> bool:
     return settled and lost in placement.homes() and not set(unused) & set(placement.homes())
 
 
-def _until_current(hosts: Cluster, feed: Feed, outputs: Outputs, doomed: str) -> Recovery:
+def _until_current(hosts: WorkerCluster, feed: Feed, outputs: Outputs, doomed: str) -> Recovery:
     """From the kill until a file that is written after it has been put out; each epoch reads one."""
     begun_s, later = time.time(), feed.written
     usual_s = outputs.usual_s(outputs.at_s[-SETTLE], begun_s)
@@ -130,7 +130,7 @@ def _until_current(hosts: Cluster, feed: Feed, outputs: Outputs, doomed: str) ->
 # -- Spark's own state -------------------------------------------------------------------------------------------------------
 
 
-def _restored(hosts: Cluster, doomed: str) -> Recovery:
+def _restored(hosts: WorkerCluster, doomed: str) -> Recovery:
     """The same statistics of as many keys, by Spark's aggregation, with a partition per slot that is left."""
     outputs, feed = Outputs(), Feed(hosts.place / "native", keys_of(LOST_MB * HOSTS), FILLS)
     (lost,) = hosts.addresses(doomed)

@@ -32,7 +32,7 @@ NAME = "rescale"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RescaleForm:
     """How often lanes change."""
 
     lanes: tuple[int, ...]
@@ -40,7 +40,7 @@ class Form:
     """Epochs before each change."""
 
 
-SHORT, FULL = Form(LANES[:2], settle=6), Form(LANES, settle=10)
+SHORT, FULL = RescaleForm(LANES[:2], settle=6), RescaleForm(LANES, settle=10)
 """Both with the same state: what Spark's own way takes grows with it."""
 
 

@@ -61,7 +61,7 @@ BASE_ROUNDS = 360
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShownJob:
     """A job of the show: what it is called, what it wants, and how it does."""
 
     name: str
@@ -112,25 +112,25 @@ class Part:
 
 
 @cache
-def intent_of(part: Part) -> Intent:
+def intent_of(part: ShownJob) -> Intent:
     """What the job wants."""
     return Intent(latency=part.latency_s, percentile=part.percentile, juice=0.95, worth=part.worth)
 
 
 NAMED = (
-    Part("checkout-alerts", "shop", 2.0, 100, 3040, 0.55, 5, keyed=True, trouble_ago_s=2280),
-    Part("page-load", "shop", 1.5, 60, 8120, 0.72, 6, percentile=99),
-    Part("stock-levels", "shop", 5.0, 35, 1210, 0.41, 2),
-    Part("fraud-score", "risk", 0.8, 90, 4480, 1.46, 8, keyed=True, trouble_ago_s=1260),
-    Part("login-anomalies", "risk", 3.0, 45, 950, 0.63, 2),
-    Part("bid-floor", "ads", 1.0, 40, 12_300, 0.88, 6, trouble_ago_s=3120),
-    Part("click-joins", "ads", 10.0, 25, 6650, 0.37, 4, keyed=True),
-    Part("campaign-reach", "ads", 30.0, 15, 5100, 0.52, 3),
-    Part("partner-export", "ads", 60.0, 5, 310, 0.30, 1),
+    ShownJob("checkout-alerts", "shop", 2.0, 100, 3040, 0.55, 5, keyed=True, trouble_ago_s=2280),
+    ShownJob("page-load", "shop", 1.5, 60, 8120, 0.72, 6, percentile=99),
+    ShownJob("stock-levels", "shop", 5.0, 35, 1210, 0.41, 2),
+    ShownJob("fraud-score", "risk", 0.8, 90, 4480, 1.46, 8, keyed=True, trouble_ago_s=1260),
+    ShownJob("login-anomalies", "risk", 3.0, 45, 950, 0.63, 2),
+    ShownJob("bid-floor", "ads", 1.0, 40, 12_300, 0.88, 6, trouble_ago_s=3120),
+    ShownJob("click-joins", "ads", 10.0, 25, 6650, 0.37, 4, keyed=True),
+    ShownJob("campaign-reach", "ads", 30.0, 15, 5100, 0.52, 3),
+    ShownJob("partner-export", "ads", 60.0, 5, 310, 0.30, 1),
 )
 
 
-def parts(count: int) -> list[Part]:
+def parts(count: int) -> list[ShownJob]:
     """So many jobs: first those with a story, then more of their kind."""
     more = (
         dataclasses.replace(
@@ -166,7 +166,7 @@ class Show:
 
 
 @contextmanager
-def show(home: Path, shown: Sequence[Part], length_s: float, clock: Callable[[], float] = now_s) -> Iterator[Show]:
+def show(home: Path, shown: Sequence[ShownJob], length_s: float, clock: Callable[[], float] = now_s) -> Iterator[Show]:
     """A service of these jobs whose journal is that long; its control loop only looks on, because formulas cannot be helped."""
     with SqliteJournal(home / "journal.sqlite") as journal:
         fill(journal, shown, clock(), length_s)
@@ -188,7 +188,7 @@ class ShowEngine:
     """Jobs that count rows by the clock; it does what it is told and says yes to everything."""
 
     clock: Callable[[], float]
-    shown: Mapping[str, Part]
+    shown: Mapping[str, ShownJob]
     topologies: dict[str, Any] = field(default_factory=dict)
     allocations: dict[str, JobAllocation] = field(default_factory=dict)
     phases: dict[str, JobState] = field(default_factory=dict)
@@ -285,11 +285,11 @@ class ShowEngine:
         """Nothing runs."""
 
 
-def _backlog(part: Part) -> float:
+def _backlog(part: ShownJob) -> float:
     return round(part.rate_rows_s * max(0.0, part.ratio - 0.9) * 3)
 
 
-def _operator(part: Part, graph: Graph, name: str, elapsed_s: float, lanes: int) -> OperatorReading:
+def _operator(part: ShownJob, graph: Graph, name: str, elapsed_s: float, lanes: int) -> OperatorReading:
     """Keyed operators are skewed: one slice of lane 0 is hot."""
     inputs, rows = graph.operators[name].inputs, part.rate_rows_s * elapsed_s
     skewed = part.keyed and name == "per-customer"
@@ -311,7 +311,7 @@ def _operator(part: Part, graph: Graph, name: str, elapsed_s: float, lanes: int)
 # -- the past ----------------------------------------------------------------------------------------------------------
 
 
-def fill(journal: SqliteJournal, shown: Sequence[Part], until_s: float, length_s: float) -> int:
+def fill(journal: SqliteJournal, shown: Sequence[ShownJob], until_s: float, length_s: float) -> int:
     """Write rounds of the past and the actions in it; returns how many rounds. A long journal repeats its first hour."""
     count = int(length_s / ROUND_S)
     times = [until_s - ROUND_S * (count - number) for number in range(count)]
@@ -338,7 +338,7 @@ def _summary(at_s: float, tail: str) -> str:
     return f'{{"at_s":{at_s}{tail}'
 
 
-def _tail(shown: Sequence[Part], at_s: float, now_s: float) -> str:
+def _tail(shown: Sequence[ShownJob], at_s: float, now_s: float) -> str:
     """A round without its time."""
     records = {part.name: _record(part, at_s, now_s) for part in shown}
     score = sum(one.utility or 0.0 for one in records.values())
@@ -347,7 +347,7 @@ def _tail(shown: Sequence[Part], at_s: float, now_s: float) -> str:
     return found.decode().removeprefix('{"at_s":0.0')
 
 
-def _record(part: Part, at_s: float, now_s: float) -> JobRecord:
+def _record(part: ShownJob, at_s: float, now_s: float) -> JobRecord:
     latency_s = part.latency_at(at_s, now_s)
     juice = 1.0 - 0.2 * part.trouble_at(at_s, now_s)
     intent = intent_of(part)
@@ -368,12 +368,12 @@ def _record(part: Part, at_s: float, now_s: float) -> JobRecord:
     )
 
 
-def _percentiles(part: Part, latency_s: float) -> LatencyRecord:
+def _percentiles(part: ShownJob, latency_s: float) -> LatencyRecord:
     mean_s = latency_s / (SPREAD[-1][0] if part.percentile is not None else 1.0)
     return LatencyRecord(mean_s, SPREAD[1][0] * mean_s, SPREAD[3][0] * mean_s, SPREAD[4][0] * mean_s)
 
 
-def _actions(shown: Sequence[Part], now_s: float, length_s: float) -> Iterator[tuple[float, Action, Effect | None]]:
+def _actions(shown: Sequence[ShownJob], now_s: float, length_s: float) -> Iterator[tuple[float, Action, Effect | None]]:
     total = sum(part.worth for part in shown)
     for part in shown:
         if part.trouble_ago_s is None or part.trouble_ago_s > length_s:
@@ -391,7 +391,7 @@ def _actions(shown: Sequence[Part], now_s: float, length_s: float) -> Iterator[t
         yield at_s + 620, relaxed, Effect(at_s + 740, total - 4, total - 4, part.worth, part.worth, "kept")
 
 
-def _help(part: Part) -> Action:
+def _help(part: ShownJob) -> Action:
     lanes = part.lanes_at(math.inf, 0.0)
     before = max(1, part.lanes - 3)
     late = f"latency {show_seconds(2.4 * part.latency_s)} misses {show_seconds(part.latency_s)}"

@@ -27,7 +27,7 @@ MOST = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class SliceTurns:
     """Epochs of one number of slices, turn by turn."""
 
     wall_s: list[float] = field(default_factory=list)
@@ -60,15 +60,15 @@ def measure() -> Result:
     return Result(tuple(figures), tuple(bars))
 
 
-def _paired(many: Turns, one: Turns) -> float:
+def _paired(many: SliceTurns, one: SliceTurns) -> float:
     """The median of the turns' ratios: both of a turn ran within a second of each other."""
     return statistics.median(a / b for a, b in zip(many.core_s, one.core_s, strict=True))
 
 
-def _turns(kind: pa.DataType) -> dict[int, Turns]:
+def _turns(kind: pa.DataType) -> dict[int, SliceTurns]:
     """In each turn every number of slices has its epoch, of the same rows, and another one begins."""
     operator = KeyedOperator("visits", {"user": kind}, Aggregate.of({"visits": "count", "total": "sum(amount)"}))
-    found = {slices: Turns() for slices in SLICES}
+    found = {slices: SliceTurns() for slices in SLICES}
     with room() as place:
         lanes = {slices: OneLane(place / str(slices), operator, slices) for slices in SLICES}
         for turn in range(WARM_UP + TURNS):

@@ -64,7 +64,7 @@ WORKLOADS = tuple(Workload(keys, skewed) for keys in (500_000, 5_000_000) for sk
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StateForm:
     """What is measured, and how long."""
 
     workloads: tuple[Workload, ...]
@@ -72,11 +72,11 @@ class Form:
     """Every way runs for so long, whatever it gets done, but within so many epochs."""
 
 
-SHORT, FULL = Form(WORKLOADS[:1], 14.0), Form(WORKLOADS, 40.0)
+SHORT, FULL = StateForm(WORKLOADS[:1], 14.0), StateForm(WORKLOADS, 40.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredWorkload:
     """One way, one workload."""
 
     rows_s: float
@@ -109,7 +109,7 @@ def _bars(workload: Workload, rows_s: Mapping[str, float]) -> list[Bar]:
     return bars
 
 
-def _all_ways(workload: Workload, long_s: float) -> dict[str, list[Measured]]:
+def _all_ways(workload: Workload, long_s: float) -> dict[str, list[MeasuredWorkload]]:
     """Headgate comes first and last, so that a machine which gets busier or quieter meanwhile shows in its spread."""
     with home() as place:
         many, few = place / "many", place / "few"
@@ -137,20 +137,20 @@ def write_files(folder: Path, workload: Workload, rows: int, filled: bool) -> No
         time.sleep(0.01)
 
 
-def _apart(way: str, files: Path, parts: int, long_s: float) -> Measured:
+def _apart(way: str, files: Path, parts: int, long_s: float) -> MeasuredWorkload:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "headgate.bench.state", way, str(files), str(parts), str(long_s)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise EngineError(f"{way} could not be measured: {last}")
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+    return MeasuredWorkload(**json.loads(done.stdout.splitlines()[-1]))
 
 
 # -- in that process ---------------------------------------------------------------------------------------------------------
 
 
-def measure_one(way: str, files: Path, parts: int, long_s: float) -> Measured:
+def measure_one(way: str, files: Path, parts: int, long_s: float) -> MeasuredWorkload:
     """One way: rows per second of the epochs after the warm-up, by the times of Spark's own commits."""
     rows = [pq.ParquetFile(path).metadata.num_rows for path in sorted(files.glob("*.parquet"))]
     with home() as place, engine(SparkSettings(slots=SLOTS, driver_memory_mb=MEMORY_MB, retries=0)) as spark:
@@ -158,7 +158,7 @@ def measure_one(way: str, files: Path, parts: int, long_s: float) -> Measured:
         wait_for(lambda: _is_enough(_commit_times(commits), long_s) or _failed(spark), PATIENCE_S)
         memory_mb, at_s = _memory_mb(), _commit_times(commits)
     rates = [rows[epoch] / (at_s[epoch] - at_s[epoch - 1]) for epoch in range(len(at_s) // 2, len(at_s))]
-    return Measured(statistics.median(rates), memory_mb)
+    return MeasuredWorkload(statistics.median(rates), memory_mb)
 
 
 def _commit_times(commits: Path) -> list[float]:

@@ -29,7 +29,7 @@ SLOTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TenantsForm:
     """How long each way takes."""
 
     warm_up_s: float
@@ -37,7 +37,7 @@ class Form:
     """After the warm-up; the load triples half-way."""
 
 
-SHORT, FULL = Form(30.0, 50.0), Form(60.0, 200.0)
+SHORT, FULL = TenantsForm(30.0, 50.0), TenantsForm(60.0, 200.0)
 SETTINGS = settings_from({**FAST, "window_s": 24.0})
 LANES, DEFAULT_LANES = 2, SLOTS
 URGENT, RELAXED, LOOK_UP = "urgent", "relaxed", "look-up"
@@ -68,7 +68,7 @@ WAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TenantsCourse:
     """What happened one way."""
 
     views: list[View]
@@ -95,7 +95,7 @@ class Course:
         return mean(found)
 
 
-def topologies(way: Way, form: Form) -> list[Topology]:
+def topologies(way: Way, form: TenantsForm) -> list[Topology]:
     """The ten jobs; the look-up needs four lanes or more and starts with one, unless defaults give it sixteen."""
     tripled = sources.Steps([(0, 1000), (form.warm_up_s + form.run_s / 2, 3000)])
     urgent = [
@@ -112,7 +112,7 @@ def topologies(way: Way, form: Form) -> list[Topology]:
     return [*urgent, *relaxed, look_up]
 
 
-def course(way: Way, form: Form) -> Course:
+def course(way: Way, form: TenantsForm) -> TenantsCourse:
     """Run the jobs one way from beginning to end."""
     print(f"bench: {way.name}, {form.warm_up_s + form.run_s:.0f} s", file=sys.stderr)
     with engine(way.spark, way.extra) as spark:
@@ -127,7 +127,7 @@ def course(way: Way, form: Form) -> Course:
         for view, decision in (*warming_up, *rounds)
         if decision.action is not None
     ]
-    return Course([view for view, _ in rounds], actions, begun_s + form.warm_up_s, form.run_s)
+    return TenantsCourse([view for view, _ in rounds], actions, begun_s + form.warm_up_s, form.run_s)
 
 
 def measure(plot: Path | None = None, full: bool = False) -> Result:
@@ -150,7 +150,7 @@ def measure(plot: Path | None = None, full: bool = False) -> Result:
     return Result(tuple(figures), _bars(courses))
 
 
-def _bars(courses: Mapping[str, Course]) -> tuple[Bar, ...]:
+def _bars(courses: Mapping[str, TenantsCourse]) -> tuple[Bar, ...]:
     plain, fair, ours = (courses[way.name] for way in WAYS)
     return (
         Bar("headgate: satisfaction", ours.satisfaction(), ">=", 0.95),
@@ -165,7 +165,7 @@ def _bars(courses: Mapping[str, Course]) -> tuple[Bar, ...]:
     )
 
 
-def draw(courses: Mapping[str, Course], path: Path) -> None:
+def draw(courses: Mapping[str, TenantsCourse], path: Path) -> None:
     """Satisfaction, and the latency of each kind of job, over time."""
     from matplotlib.figure import Figure as Picture
 

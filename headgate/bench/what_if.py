@@ -24,7 +24,7 @@ from headgate.loads import Load, Sine
 from headgate.scheduler.policies import Static
 from headgate.settings import settings_from
 from headgate.sim.bars import Bar
-from headgate.sim.whatif import Changes, Question, answered
+from headgate.sim.whatif import Question, WhatIfChanges, answered
 from headgate.spark.engine import SparkEngine
 
 SLOTS, FEW_SLOTS = 8, 2
@@ -57,25 +57,25 @@ JOBS: Mapping[str, Bench] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TriedChange:
     """One change, as it is predicted and as it is carried out."""
 
     label: str
-    changes: Changes
+    changes: WhatIfChanges
     slots: int = SLOTS
     intents: Mapping[str, Intent] = field(default_factory=dict)
 
 
 CHANGES = (
-    Change("look-up x 2", Changes({"look-up": 2.0})),
-    Change("look-up x 5", Changes({"look-up": 5.0})),
-    Change("all x 0.5", Changes({"all": 0.5})),
-    Change(
+    TriedChange("look-up x 2", WhatIfChanges({"look-up": 2.0})),
+    TriedChange("look-up x 5", WhatIfChanges({"look-up": 5.0})),
+    TriedChange("all x 0.5", WhatIfChanges({"all": 0.5})),
+    TriedChange(
         "tighter intents",
-        Changes(intents={"score": {"latency": 0.7}, "report": {"latency": 1.5}}),
+        WhatIfChanges(intents={"score": {"latency": 0.7}, "report": {"latency": 1.5}}),
         intents={"score": Intent(latency=0.7, worth=30), "report": Intent(latency=1.5, worth=20)},
     ),
-    Change("2 slots, all x 2", Changes({"all": 2.0}, slots=FEW_SLOTS), slots=FEW_SLOTS),
+    TriedChange("2 slots, all x 2", WhatIfChanges({"all": 2.0}, slots=FEW_SLOTS), slots=FEW_SLOTS),
 )
 
 
@@ -114,7 +114,7 @@ def _first_cluster() -> tuple[float, MemoryJournal, list[Compared]]:
     """The cluster that the model is calibrated on, and the changes that it can be given."""
     with engine(SparkSettings(slots=SLOTS)) as spark:
         _say("warming up")
-        _submit(spark, Changes())
+        _submit(spark, WhatIfChanges())
         time.sleep(WARM_UP_S)
         _say("calibrating")
         journal = MemoryJournal()
@@ -126,12 +126,12 @@ def _second_cluster(journal: MemoryJournal) -> list[Compared]:
     """The same jobs on fewer slots, which only a new Spark has."""
     with engine(SparkSettings(slots=FEW_SLOTS)) as spark:
         _say("warming up with fewer slots")
-        _submit(spark, Changes())
+        _submit(spark, WhatIfChanges())
         time.sleep(WARM_UP_S)
         return [_compared(spark, journal, one) for one in CHANGES if one.slots == FEW_SLOTS]
 
 
-def _compared(spark: SparkEngine, journal: MemoryJournal, change: Change) -> Compared:
+def _compared(spark: SparkEngine, journal: MemoryJournal, change: TriedChange) -> Compared:
     _say(change.label)
     predicted = answered(journal, Question(change.changes, hold=True, after_s=CHANGED_S)).then.satisfaction
     for name in JOBS:
@@ -140,7 +140,7 @@ def _compared(spark: SparkEngine, journal: MemoryJournal, change: Change) -> Com
     return Compared(change.label, predicted, satisfaction(_view(spark, CHANGED_S)))
 
 
-def _submit(spark: SparkEngine, changes: Changes, intents: Mapping[str, Intent] | None = None) -> None:
+def _submit(spark: SparkEngine, changes: WhatIfChanges, intents: Mapping[str, Intent] | None = None) -> None:
     for name, one in JOBS.items():
         factor = changes.loads.get(name, changes.loads.get("all", 1.0))
         asked = dataclasses.replace(one, rate_rows_s=one.rate_rows_s * factor)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headgate.alerts import Webhook
     from headgate.cli.json_log import JsonLog
     from headgate.config import ServiceSettings, Settings, SparkSettings
-    from headgate.health.isolation.processes import Guarded
+    from headgate.health.isolation.processes import IsolatedPolicy
     from headgate.hosts.provision import Terms
     from headgate.jobfile import ClusterFile
     from headgate.ports import Jobs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headgate.server.removed import RemovedJob
     from headgate.server.run import Plan
     from headgate.server.status import JobStatus, Summary
-    from headgate.server.supervise import Life
+    from headgate.server.supervise import ServiceStart
     from headgate.settings import RunSettings
 
 POLICIES = ("headgate", "lanes-only", "static", "threshold")
@@ -145,14 +145,16 @@ def _echo_json(done: Summary) -> None:
     click.echo(msgspec.json.encode(done).decode())
 
 
-def _life(home: Home, every: RunSettings, for_s: float | None, no_restart: bool, tell: Callable[[str], None]) -> Life:
+def _life(
+    home: Home, every: RunSettings, for_s: float | None, no_restart: bool, tell: Callable[[str], None]
+) -> ServiceStart:
     """The life of a service, in its process; its parent exits here as the last one did."""
-    from headgate.server.supervise import Life, Supervisor, can_supervise
+    from headgate.server.supervise import ServiceStart, Supervisor, can_supervise
 
     if no_restart or not can_supervise():
-        return Life()
+        return ServiceStart()
     life = Supervisor(every.service, for_s, tell).run()
-    if isinstance(life, Life):
+    if isinstance(life, ServiceStart):
         return life
     if life != 0:
         from headgate.server.run import release_left_hosts
@@ -217,10 +219,10 @@ def _read(files: Sequence[str], params: Sequence[str]) -> list[ClusterFile]:
     return [read_file(file, parameters) for file in files]
 
 
-def _user_policies(read: Sequence[ClusterFile], settings: Settings) -> dict[str, Guarded]:
+def _user_policies(read: Sequence[ClusterFile], settings: Settings) -> dict[str, IsolatedPolicy]:
     from headgate.health.isolation.processes import guarded
 
-    found: dict[str, Guarded] = {}
+    found: dict[str, IsolatedPolicy] = {}
     for file in read:
         found |= guarded(file.user_policies, file.directory, settings.policy_patience_s, start_wait_s=0.0)
     return found

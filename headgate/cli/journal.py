@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headgate.explain import Line
     from headgate.journal import SqliteJournal
     from headgate.ports import RoundRecord
-    from headgate.screen import Cluster, Row
+    from headgate.screen import Headline, Row
     from headgate.server.client import Client
     from headgate.server.status import ActionStatus, JobStatus, LeasesStatus, Status
 
@@ -183,7 +183,7 @@ def _recorded(record: RoundRecord, about: Mapping[str, str], note: str = "") -> 
 
     clock = clock_time(record.at_s) if by_the_clock(about) else since_start(record.at_s)
     utility = screen.total_utility(job.utility for job in record.jobs.values())
-    yield screen.headline(screen.Cluster(utility, record.max_score), note or record.phase, (), clock)
+    yield screen.headline(screen.Headline(utility, record.max_score), note or record.phase, (), clock)
     yield from screen.jobs_table([dataclasses.replace(row, note=note) for row in screen.rows_of_round(record)])
     if record.decision != record.phase:
         yield verbatim(f" {record.decision}")
@@ -230,14 +230,14 @@ def leases_shown(leases: LeasesStatus) -> Iterator[RenderableType]:
         yield verbatim(f" {time_of_day(note.at_s)}  {note.host or 'hosts'}: {note.text}")
 
 
-def _cluster(status: Status) -> Cluster:
+def _cluster(status: Status) -> Headline:
     from headgate import screen
 
     cores = sum(host.cores for host in status.hosts)
     loads = [host.load for host in status.hosts if host.load is not None]
     load = sum(loads) / cores if loads and cores else None
     wanted = (job.utility for job in status.jobs.values() if job.state != "paused")
-    return screen.Cluster(screen.total_utility(wanted), status.max_score, cores or None, load)
+    return screen.Headline(screen.total_utility(wanted), status.max_score, cores or None, load)
 
 
 def _row(name: str, job: JobStatus) -> Row:

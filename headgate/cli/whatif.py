@@ -56,10 +56,10 @@ def _question(
     loads: tuple[str, ...], intents: tuple[str, ...], slots: int | None, hosts: int | None, until_met: str | None,
     **how: Any,
 ) -> Question:  # fmt: skip
-    from headgate.sim.whatif import Changes, Question, Unit
+    from headgate.sim.whatif import Question, Unit, WhatIfChanges
 
-    changes = Changes(parsed_loads(loads), parsed_intents(intents), slots, hosts)
-    if changes == Changes() and until_met is None:
+    changes = WhatIfChanges(parsed_loads(loads), parsed_intents(intents), slots, hosts)
+    if changes == WhatIfChanges() and until_met is None:
         raise InputError("what should change? give --load, --intent, --slots, --hosts or --until-met, or several")
     if until_met is not None and {"slots": slots, "hosts": hosts}[until_met] is not None:
         raise InputError(f"--until-met searches the number of {until_met}; leave out --{until_met}")

@@ -26,7 +26,7 @@ class Examiner(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Trusted:
+class BuiltInPolicy:
     """A policy of Headgate's own, asked directly."""
 
     policy: HealthPolicy

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from headgate.core.hosts import Host, HostPhase, HostType
 from headgate.core.model import Action, ActionKind, Cause
 from headgate.core.quantities import show_seconds
-from headgate.hosts.leases import Lease, Release, Start, Step
+from headgate.hosts.leases import LeaseHost, ReleaseHost, StartLane, Step
 
 ROOM_ELSEWHERE = Cause("the others have room for all that runs")
 NO_OTHER_HOST = Cause("there is no other that works")
@@ -32,11 +32,11 @@ def release_paid(host: Host, at_s: float) -> Action:
     return release(host.name, ROOM_ELSEWHERE, what)
 
 
-def action_of(step: Lease | Release, plan: Sequence[Step], hosts: Mapping[str, Host], at_s: float) -> Action:
+def action_of(step: LeaseHost | ReleaseHost, plan: Sequence[Step], hosts: Mapping[str, Host], at_s: float) -> Action:
     """A step of a plan for single lanes; a host is leased for the lanes that the plan starts on it."""
-    if isinstance(step, Release):
+    if isinstance(step, ReleaseHost):
         return release_paid(hosts[step.host], at_s)
-    started = [one.operator for one in plan if isinstance(one, Start) and one.host == step.host]
+    started = [one.operator for one in plan if isinstance(one, StartLane) and one.host == step.host]
     names = sorted({f"{operator} of {job}" for job, operator in started})
     cause = Cause(f"the hosts there are have no room for {', '.join(names)}") if names else NO_OTHER_HOST
     return lease(step.host, step.kind, cause, started[0][0] if started else None)

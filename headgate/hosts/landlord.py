@@ -24,7 +24,7 @@ from headgate.hosts import actions as host_actions
 from headgate.hosts.leases import NO_BILL, Bill, Ledger, Rental, bill
 from headgate.hosts.planners import HostsView, Planner
 from headgate.hosts.provision import ProvisionState
-from headgate.hosts.records import HostRecords, Note
+from headgate.hosts.records import HostNote, HostRecords
 from headgate.ports import HostPool, Journal, Occupants
 
 BOOKS_KEY = "hosts"
@@ -75,7 +75,7 @@ class Landlord:
         self._records = HostRecords(journal)
         self._state = ProvisionState()
         self._ledger, self._settled = Ledger(), NO_BILL
-        self._notes: deque[Note] = deque(maxlen=KEPT_NOTES)
+        self._notes: deque[HostNote] = deque(maxlen=KEPT_NOTES)
         self._hosts: Mapping[str, Host] = {}
         self._ready_s: dict[str, float] = {}
         """When the landlord first found each host ready."""
@@ -322,12 +322,12 @@ class Landlord:
         return self._ledger.spending_per_hour(at_s)
 
     @property
-    def notes(self) -> tuple[Note, ...]:
+    def notes(self) -> tuple[HostNote, ...]:
         """What happened lately."""
         return tuple(self._notes)
 
     def _note(self, at_s: float, host: str, text: str) -> None:
-        self._notes.append(Note(at_s, host, text))
+        self._notes.append(HostNote(at_s, host, text))
         self._tell(at_s, f"{host}: {text}" if host else text)
 
     # -- the books

@@ -48,7 +48,7 @@ def check_needs(needs: Mapping[OperatorKey, Need], kinds: Iterable[HostType]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class LeasedCluster:
     """Leased hosts and what runs on them. Lanes on their way out are not counted: what they hold is free soon."""
 
     hosts: Mapping[str, Host]
@@ -72,13 +72,13 @@ class Cluster:
             room = room.plus(self.needs[operator], -lanes)
         return room
 
-    def changed(self, operator: OperatorKey, host: str, lanes: int) -> Cluster:
+    def changed(self, operator: OperatorKey, host: str, lanes: int) -> LeasedCluster:
         """The cluster with more or fewer lanes of an operator on a host."""
         on_host = {**self.on(host), operator: self.on(host).get(operator, 0) + lanes}
         left = {key: count for key, count in on_host.items() if count > 0}
         return dataclasses.replace(self, placed={**self.placed, host: left})
 
-    def with_host(self, host: Host) -> Cluster:
+    def with_host(self, host: Host) -> LeasedCluster:
         """The cluster with one host more, or another state of one that it has."""
         return dataclasses.replace(self, hosts={**self.hosts, host.name: host})
 
@@ -91,7 +91,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartLane:
     """One more lane of an operator on a host."""
 
     operator: OperatorKey
@@ -99,7 +99,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopLane:
     """One lane less of an operator on a host; it finishes what it has begun."""
 
     operator: OperatorKey
@@ -107,7 +107,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveLane:
     """A lane goes from one host to another; the old one works until the new one does."""
 
     operator: OperatorKey
@@ -116,7 +116,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseHost:
     """A new host; its name is given here, so that leasing it twice is leasing it once."""
 
     host: str
@@ -124,28 +124,28 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseHost:
     """A host goes once its lanes have."""
 
     host: str
 
 
-LaneStep = Start | Stop | Move
-Step = LaneStep | Lease | Release
+LaneStep = StartLane | StopLane | MoveLane
+Step = LaneStep | LeaseHost | ReleaseHost
 
 
-def applied(cluster: Cluster, step: Step, at_s: float) -> Cluster:
+def applied(cluster: LeasedCluster, step: Step, at_s: float) -> LeasedCluster:
     """The cluster as it will be when the step is done."""
     match step:
-        case Start(operator, host):
+        case StartLane(operator, host):
             return cluster.changed(operator, host, 1)
-        case Stop(operator, host):
+        case StopLane(operator, host):
             return cluster.changed(operator, host, -1)
-        case Move(operator, source, target):
+        case MoveLane(operator, source, target):
             return cluster.changed(operator, source, -1).changed(operator, target, 1)
-        case Lease(name, kind):
+        case LeaseHost(name, kind):
             return cluster.with_host(Host(name, kind, at_s))
-        case Release(name):
+        case ReleaseHost(name):
             return cluster.with_host(dataclasses.replace(cluster.hosts[name], phase=HostPhase.RELEASING))
 
 

@@ -15,9 +15,9 @@ from headgate.config import Settings
 from headgate.core.hosts import HostType, OperatorKey, host_name
 from headgate.core.metrics import JobView, View, utility_of
 from headgate.core.sizing import needed_work
-from headgate.hosts.leases import Cluster, Lease, Ledger, Start, Step
+from headgate.hosts.leases import LeasedCluster, LeaseHost, Ledger, StartLane, Step
 from headgate.hosts.provision import (
-    Plan,
+    ProvisionPlan,
     ProvisionState,
     ProvisionView,
     Spare,
@@ -35,7 +35,7 @@ class LeaseView:
     """What decisions about hosts are made on, with intents."""
 
     view: View
-    cluster: Cluster
+    cluster: LeasedCluster
     ledger: Ledger
     unplaced: Mapping[OperatorKey, int]
     """Lanes that the scheduler gave and that found no room."""
@@ -106,7 +106,9 @@ def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
     )
 
 
-def _where_there_is_room(plan: Plan, wanted: Wanted, spare: Spare, terms: Terms) -> tuple[Plan, Wanted]:
+def _where_there_is_room(
+    plan: ProvisionPlan, wanted: Wanted, spare: Spare, terms: Terms
+) -> tuple[ProvisionPlan, Wanted]:
     left: list[OperatorKey] = []
     for operator in wanted:
         # Where one lane found no room, its like need not look.
@@ -119,7 +121,9 @@ def _where_there_is_room(plan: Plan, wanted: Wanted, spare: Spare, terms: Terms)
 # -- a host that earns its price -------------------------------------------------------------------------------------------------
 
 
-def _with_host(plan: Plan, wanted: Wanted, view: View, terms: Terms, settings: Settings) -> tuple[Plan, Wanted] | None:
+def _with_host(
+    plan: ProvisionPlan, wanted: Wanted, view: View, terms: Terms, settings: Settings
+) -> tuple[ProvisionPlan, Wanted] | None:
     """The plan with one host more, filled with wanted lanes; None if none may be leased, or it would not be worth it."""
     kind = cheapest(plan.cluster.needs[wanted[0]], terms.kinds)
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
@@ -132,13 +136,13 @@ def _with_host(plan: Plan, wanted: Wanted, view: View, terms: Terms, settings: S
     return larger, left
 
 
-def _filled(plan: Plan, wanted: Wanted, kind: HostType) -> tuple[Plan, Wanted]:
+def _filled(plan: ProvisionPlan, wanted: Wanted, kind: HostType) -> tuple[ProvisionPlan, Wanted]:
     name = host_name(plan.leases + 1)
-    plan = plan.then(Lease(name, kind))
+    plan = plan.then(LeaseHost(name, kind))
     left: list[OperatorKey] = []
     for operator in wanted:
         fits = operator not in left[-1:] and plan.cluster.needs[operator].times_in(plan.cluster.room(name)) >= 1
-        plan = plan.then(Start(operator, name)) if fits else plan
+        plan = plan.then(StartLane(operator, name)) if fits else plan
         left += [] if fits else [operator]
     return plan, tuple(left)
 

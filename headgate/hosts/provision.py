@@ -15,7 +15,19 @@ from enum import StrEnum
 from headgate.config import HostSettings
 from headgate.core.hosts import Host, HostPhase, HostType, OperatorKey, host_name
 from headgate.errors import HostError
-from headgate.hosts.leases import Budget, Cluster, Lease, Ledger, Move, Need, Release, Start, Step, Stop, applied
+from headgate.hosts.leases import (
+    Budget,
+    LeasedCluster,
+    LeaseHost,
+    Ledger,
+    MoveLane,
+    Need,
+    ReleaseHost,
+    StartLane,
+    Step,
+    StopLane,
+    applied,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,7 @@ class ProvisionView:
     """What decisions about hosts are made on."""
 
     at_s: float
-    cluster: Cluster
+    cluster: LeasedCluster
     demands: Mapping[OperatorKey, Demand]
     ledger: Ledger
     unplaced: Mapping[OperatorKey, int] = field(default_factory=dict)
@@ -103,7 +115,7 @@ def needs_lane(demand: Demand, durations: Sequence[float], settings: HostSetting
     return (late or soon) and demand.queue > settings.scaling_queue
 
 
-def suitability(cluster: Cluster, host: Host, operator: OperatorKey, settings: HostSettings) -> float | None:
+def suitability(cluster: LeasedCluster, host: Host, operator: OperatorKey, settings: HostSettings) -> float | None:
     """How well another lane would fit on a host, the lower the better; None if it does not (algorithm 2)."""
     need, room = cluster.needs[operator], cluster.room(host.name)
     times = need.times_in(room)
@@ -115,7 +127,7 @@ def suitability(cluster: Cluster, host: Host, operator: OperatorKey, settings: H
 
 
 def spareness(
-    operator: OperatorKey, cluster: Cluster, view: ProvisionView, state: ProvisionState, settings: HostSettings
+    operator: OperatorKey, cluster: LeasedCluster, view: ProvisionView, state: ProvisionState, settings: HostSettings
 ) -> float | None:
     """How well an operator can do with a lane less, the higher the better; None if not at all (algorithm 3)."""
     demand, lanes = view.demands[operator], cluster.lanes(operator)
@@ -143,27 +155,27 @@ def _share(part: float, whole: float) -> float:
 
 # -- planning on a copy ----------------------------------------------------------------------------------------------------------
 
-Spare = Callable[[OperatorKey, Cluster], float | None]
+Spare = Callable[[OperatorKey, LeasedCluster], float | None]
 """How well an operator can do with a lane less; None or not above 0: it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProvisionPlan:
     """Steps so far, and the cluster and the ledger as they will be."""
 
-    cluster: Cluster
+    cluster: LeasedCluster
     ledger: Ledger
     at_s: float
     leases: int
     steps: tuple[Step, ...] = ()
     may_lease: bool = True
 
-    def then(self, *steps: Step) -> Plan:
+    def then(self, *steps: Step) -> ProvisionPlan:
         """With more steps."""
         plan = self
         for step in steps:
             ledger, leases = plan.ledger, plan.leases
-            if isinstance(step, Lease):
+            if isinstance(step, LeaseHost):
                 ledger, leases = ledger.leased(step.host, step.kind, plan.at_s), leases + 1
             cluster = applied(plan.cluster, step, plan.at_s)
             plan = dataclasses.replace(plan, cluster=cluster, ledger=ledger, leases=leases, steps=(*plan.steps, step))
@@ -171,7 +183,7 @@ class Plan:
 
 
 def best_host(
-    cluster: Cluster, operator: OperatorKey, settings: HostSettings, without: Iterable[str] = ()
+    cluster: LeasedCluster, operator: OperatorKey, settings: HostSettings, without: Iterable[str] = ()
 ) -> str | None:
     """The host that suits another lane of an operator best."""
     barred = set(without)
@@ -183,20 +195,20 @@ def best_host(
     return min(found)[1] if found else None
 
 
-def lane_up(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan:
+def lane_up(plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms) -> ProvisionPlan:
     """One lane more (figure 4): on the best host, else where something can go, else on a new host if the budget allows it."""
     return lane_on_hosts(plan, operator, spare, terms) or _on_new_host(plan, operator, terms) or plan
 
 
-def lane_on_hosts(plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms) -> Plan | None:
+def lane_on_hosts(plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms) -> ProvisionPlan | None:
     """One lane more on the hosts that are there; None, and nothing goes, if there is no room for it."""
     placed = _placed(plan, operator, spare, terms)
-    return None if placed is None else placed[0].then(Start(operator, placed[1]))
+    return None if placed is None else placed[0].then(StartLane(operator, placed[1]))
 
 
 def _placed(
-    plan: Plan, operator: OperatorKey, spare: Spare, terms: Terms, without: frozenset[str] = frozenset()
-) -> tuple[Plan, str] | None:
+    plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms, without: frozenset[str] = frozenset()
+) -> tuple[ProvisionPlan, str] | None:
     """A host for one lane more, and what has to go for it; None, and nothing goes, if that would not be enough."""
     while (host := best_host(plan.cluster, operator, terms.settings, without)) is None:
         victim = _victim(plan.cluster, operator, spare, without)
@@ -206,7 +218,7 @@ def _placed(
     return plan, host
 
 
-def _victim(cluster: Cluster, operator: OperatorKey, spare: Spare, without: frozenset[str]) -> Stop | None:
+def _victim(cluster: LeasedCluster, operator: OperatorKey, spare: Spare, without: frozenset[str]) -> StopLane | None:
     """The lane that is missed least, on the host where most of the room for the operator is."""
     found = [
         (value, cluster.needs[operator].times_in(cluster.room(host.name)), host.name, key)
@@ -217,15 +229,15 @@ def _victim(cluster: Cluster, operator: OperatorKey, spare: Spare, without: froz
     if not found:
         return None
     *_, host_name, key = max(found)
-    return Stop(key, host_name)
+    return StopLane(key, host_name)
 
 
-def _on_new_host(plan: Plan, operator: OperatorKey, terms: Terms) -> Plan | None:
+def _on_new_host(plan: ProvisionPlan, operator: OperatorKey, terms: Terms) -> ProvisionPlan | None:
     kind = cheapest(plan.cluster.needs[operator], terms.kinds)
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
         return None
     name = host_name(plan.leases + 1)
-    return plan.then(Lease(name, kind), Start(operator, name))
+    return plan.then(LeaseHost(name, kind), StartLane(operator, name))
 
 
 def cheapest(need: Need, kinds: Iterable[HostType]) -> HostType:
@@ -236,7 +248,7 @@ def cheapest(need: Need, kinds: Iterable[HostType]) -> HostType:
     ]
 
 
-def host_down(plan: Plan, host: str, spare: Spare, terms: Terms) -> Plan | None:
+def host_down(plan: ProvisionPlan, host: str, spare: Spare, terms: Terms) -> ProvisionPlan | None:
     """Let a host go (figure 5): lanes that are spare stop, the others move; None, and nothing changes, if they cannot in time."""
     if len(plan.cluster.usable()) < 2:
         return None
@@ -248,26 +260,26 @@ def host_down(plan: Plan, host: str, spare: Spare, terms: Terms) -> Plan | None:
                 return None
             plan = after
     takes_s = _takes_s(plan.steps[before:], host, terms.settings)
-    return plan.then(Release(host)) if takes_s <= plan.cluster.hosts[host].remaining_s(plan.at_s) else None
+    return plan.then(ReleaseHost(host)) if takes_s <= plan.cluster.hosts[host].remaining_s(plan.at_s) else None
 
 
-def _starting(cluster: Cluster) -> list[str]:
+def _starting(cluster: LeasedCluster) -> list[str]:
     return [host.name for host in cluster.hosts.values() if host.phase is HostPhase.STARTING]
 
 
 def _lane_off(
-    plan: Plan, operator: OperatorKey, host: str, spare: Spare, terms: Terms, barred: frozenset[str]
-) -> Plan | None:
+    plan: ProvisionPlan, operator: OperatorKey, host: str, spare: Spare, terms: Terms, barred: frozenset[str]
+) -> ProvisionPlan | None:
     if (spare(operator, plan.cluster) or 0.0) > 0:
-        return plan.then(Stop(operator, host))
+        return plan.then(StopLane(operator, host))
     placed = _placed(plan, operator, spare, terms, barred)
-    return None if placed is None else placed[0].then(Move(operator, host, placed[1]))
+    return None if placed is None else placed[0].then(MoveLane(operator, host, placed[1]))
 
 
 def _takes_s(steps: Sequence[Step], host: str, settings: HostSettings) -> float:
     """Time until a host is empty: lanes elsewhere may have to go first, then others start there, then its own go."""
-    makes_room = any(isinstance(one, Stop) and one.host != host for one in steps)
-    moves = any(isinstance(one, Move) for one in steps)
+    makes_room = any(isinstance(one, StopLane) and one.host != host for one in steps)
+    moves = any(isinstance(one, MoveLane) for one in steps)
     return settings.lane_drain_s * (1 + makes_room) + settings.lane_start_s * moves
 
 
@@ -284,16 +296,16 @@ def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
 # -- hosts that fail -------------------------------------------------------------------------------------------------------------
 
 
-def begun(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, Plan]:
+def begun(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, ProvisionPlan]:
     """A plan to start from: hosts that failed go; their lanes, and those that never had a place, come up on another or a new one."""
     failed = [host.name for host in view.cluster.hosts.values() if host.phase is HostPhase.FAILED]
     state = count_failures(state, view.cluster.hosts.values(), view.at_s, terms.settings)
     may_lease = view.at_s >= state.no_lease_until_s
-    plan = Plan(view.cluster, view.ledger, view.at_s, state.leases, may_lease=may_lease)
+    plan = ProvisionPlan(view.cluster, view.ledger, view.at_s, state.leases, may_lease=may_lease)
     homeless = _one_each(view.unplaced)
     for host in failed:
         lost = _one_each(plan.cluster.on(host))
-        plan = plan.then(*(Stop(operator, host) for operator in lost), Release(host))
+        plan = plan.then(*(StopLane(operator, host) for operator in lost), ReleaseHost(host))
         homeless += lost
     for operator in homeless:
         plan = lane_up(plan, operator, lambda operator, cluster: None, terms)
@@ -336,7 +348,9 @@ def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[Prov
     return finished(state, plan, spare, terms)
 
 
-def finished(state: ProvisionState, plan: Plan, spare: Spare, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+def finished(
+    state: ProvisionState, plan: ProvisionPlan, spare: Spare, terms: Terms
+) -> tuple[ProvisionState, tuple[Step, ...]]:
     """The end of every decision: hosts whose BTU is about to end go if they can, the emptiest first."""
     ending = [host.name for host in plan.cluster.usable() if at_end_of_btu(host, plan.at_s, terms.settings)]
     for host in sorted(ending, key=lambda name: -plan.cluster.room(name).memory_mb):
@@ -365,11 +379,11 @@ def _observed(state: ProvisionState, view: ProvisionView, settings: HostSettings
     return dataclasses.replace(state, durations={**state.durations, **durations})
 
 
-def noted(state: ProvisionState, plan: Plan) -> ProvisionState:
+def noted(state: ProvisionState, plan: ProvisionPlan) -> ProvisionState:
     """The state after a plan."""
     scalings = dict(state.scalings)
     for one in plan.steps:
-        if isinstance(one, Start | Stop):
+        if isinstance(one, StartLane | StopLane):
             scalings[one.operator] = scalings.get(one.operator, 0) + 1
     return dataclasses.replace(state, scalings=scalings, leases=plan.leases)
 
@@ -384,10 +398,10 @@ def threshold_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> 
         for _ in range(_lanes_by_queue(demand.queue, terms.settings)):
             plan = _first_fit(plan, operator) or _on_new_host(plan, operator, terms) or plan
         if demand.queue is not None and demand.queue < terms.settings.queue_low and plan.cluster.lanes(operator) > 1:
-            plan = plan.then(Stop(operator, _loneliest(plan.cluster, operator)))
+            plan = plan.then(StopLane(operator, _loneliest(plan.cluster, operator)))
     for host in plan.cluster.usable():
         if not plan.cluster.on(host.name) and len(plan.cluster.usable()) > 1:
-            plan = plan.then(Release(host.name))
+            plan = plan.then(ReleaseHost(host.name))
     return noted(state, plan), plan.steps
 
 
@@ -397,15 +411,15 @@ def _lanes_by_queue(queue: float | None, settings: HostSettings) -> int:
     return 2 if queue > settings.queue_higher else 1 if queue > settings.queue_high else 0
 
 
-def _first_fit(plan: Plan, operator: OperatorKey) -> Plan | None:
+def _first_fit(plan: ProvisionPlan, operator: OperatorKey) -> ProvisionPlan | None:
     need = plan.cluster.needs[operator]
     for host in plan.cluster.usable():
         if need.times_in(plan.cluster.room(host.name)) >= 1:
-            return plan.then(Start(operator, host.name))
+            return plan.then(StartLane(operator, host.name))
     return None
 
 
-def _loneliest(cluster: Cluster, operator: OperatorKey) -> str:
+def _loneliest(cluster: LeasedCluster, operator: OperatorKey) -> str:
     """The host of an operator with the most room: so hosts get empty soonest."""
     holding = [host.name for host in cluster.usable() if cluster.on(host.name).get(operator)]
     return max(holding, key=lambda host: (cluster.room(host).memory_mb, cluster.room(host).cores, host))
@@ -437,9 +451,9 @@ PROVISIONERS: Mapping[ProvisionerName, Provisioner] = {
 
 def lanes_on_hosts(
     wanted: Mapping[OperatorKey, int], needs: Mapping[OperatorKey, Need], terms: Terms, at_s: float = 0.0
-) -> Plan:
+) -> ProvisionPlan:
     """As many hosts as these lanes need, and the lanes on them; the largest first, so that few hosts are needed."""
-    plan = Plan(Cluster({}, needs), Ledger(), at_s, 0)
+    plan = ProvisionPlan(LeasedCluster({}, needs), Ledger(), at_s, 0)
     for operator in sorted(wanted, key=lambda key: (-needs[key].memory_mb, -needs[key].cores, key)):
         for _ in range(wanted[operator]):
             plan = _first_fit(plan, operator) or _on_new_host(plan, operator, terms) or plan

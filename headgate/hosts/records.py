@@ -11,7 +11,7 @@ from headgate.ports import Effect, Journal, RecordedAction
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class HostNote:
     """Something that was done about hosts, or that happened to one."""
 
     at_s: float
@@ -51,7 +51,7 @@ class HostRecords:
         """Hosts whose release was judged."""
         self._now = Utilities()
 
-    def resume(self) -> tuple[list[Action], list[Note]]:
+    def resume(self) -> tuple[list[Action], list[HostNote]]:
         """After a restart: actions that were intended and perhaps not carried out, and what is on record, in order."""
         recorded = [one for one in self._journal.actions() if one.action.concerns_host]
         for one in recorded:
@@ -103,8 +103,8 @@ class HostRecords:
         self._awaited[one.action.kind, one.action.host] = one
 
 
-def _notes_of(recorded: RecordedAction) -> Iterator[Note]:
+def _notes_of(recorded: RecordedAction) -> Iterator[HostNote]:
     host = recorded.action.host
-    yield Note(recorded.at_s, host, recorded.action.sentence)
+    yield HostNote(recorded.at_s, host, recorded.action.sentence)
     if recorded.effect is not None:
-        yield Note(recorded.effect.at_s, host, recorded.effect.verdict)
+        yield HostNote(recorded.effect.at_s, host, recorded.effect.verdict)

@@ -11,14 +11,14 @@ from headgate.ports import RecordedAction, Restored, RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FirstAllocation:
     """What a job had in the round that saw it first; later actions build on it, earlier ones were for a namesake."""
 
     round: int
     allocation: JobAllocation
 
 
-Origins = dict[str, Origin]
+Origins = dict[str, FirstAllocation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Placed:
 def origins_with(origins: Origins, number: int, snapshot: Snapshot) -> Origins:
     """Origins after a round: jobs that left are forgotten, new ones start with what they have."""
     gone = [job for job in origins if job not in snapshot.allocation and job not in snapshot.jobs]
-    new = {job: Origin(number, has) for job, has in snapshot.allocation.items() if job not in origins}
+    new = {job: FirstAllocation(number, has) for job, has in snapshot.allocation.items() if job not in origins}
     if not gone and not new:
         return origins
     return {job: origin for job, origin in origins.items() if job not in gone} | new

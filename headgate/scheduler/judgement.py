@@ -11,7 +11,7 @@ from headgate.core.quantities import show_seconds
 from headgate.health.records import LogEntry, purged
 from headgate.health.resolving import SCALE_UP
 from headgate.scheduler.memory import Configuration, Situation, Skip, State, Trial, Verdict, brink, mends
-from headgate.scheduler.undone import LaneHistory, Seen, followed
+from headgate.scheduler.undone import LaneHistory, ObservedLanes, followed
 
 
 def noticed(situation: Situation) -> Situation:
@@ -46,7 +46,7 @@ def _lanes_followed(situation: Situation) -> dict[str, dict[str, LaneHistory]]:
     return {
         name: followed(
             state.lanes.get(name, {}),
-            Seen(
+            ObservedLanes(
                 job.allocation.lanes,
                 job.span.arrival_rows_s() if job.span is not None else None,
                 trial.kind if trial is not None and name in trial.touched else None,

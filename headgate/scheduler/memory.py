@@ -17,7 +17,7 @@ from headgate.scheduler.quarantine import Quarantine
 from headgate.scheduler.undone import LaneHistory
 
 
-class Phase(Enum):
+class SearchPhase(Enum):
     """Where the search for a better allocation stands."""
 
     SEARCHING = "not converged"
@@ -84,7 +84,7 @@ class Configuration:
 class State:
     """All that the scheduler remembers; the journal keeps it, so that a restart goes on from here."""
 
-    phase: Phase = Phase.SEARCHING
+    phase: SearchPhase = SearchPhase.SEARCHING
     intents: Mapping[str, str] = field(default_factory=dict)
     """The jobs it knows and the fingerprint of each one's intent."""
     best: Configuration | None = None

@@ -16,7 +16,7 @@ from headgate.core.metrics import JobView, View
 from headgate.core.model import ActionKind
 from headgate.core.sizing import adds_lanes, has_finished_epoch
 from headgate.health.care import Care, Examination
-from headgate.health.examiners import Examiner, SwitchedOffError, Trusted
+from headgate.health.examiners import BuiltInPolicy, Examiner, SwitchedOffError
 from headgate.health.policies import built_in
 from headgate.health.records import Diagnosis, LogEntry, Patient
 from headgate.scheduler.memory import Decision, Verdict
@@ -88,7 +88,7 @@ class Regulation:
             policy = built_in(name)
             if policy is None:
                 return None
-            self.examiners[name] = Trusted(policy)
+            self.examiners[name] = BuiltInPolicy(policy)
         return self.examiners[name]
 
     def _answer(self, care: Care, name: str, examiner: Examiner, patient: Patient) -> tuple[Care, Examination]:

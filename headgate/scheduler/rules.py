@@ -27,7 +27,7 @@ from headgate.health.records import LogEntry
 from headgate.health.resolving import SCALE_UP
 from headgate.scheduler.help import help_for, helping
 from headgate.scheduler.judgement import judged, logged, noticed, output_rows_s, remember_best, set_aside
-from headgate.scheduler.memory import Decision, Phase, Refusal, Situation, State, Trial, brink, mends
+from headgate.scheduler.memory import Decision, Refusal, SearchPhase, Situation, State, Trial, brink, mends
 
 
 def step(state: State, view: View, settings: Settings) -> tuple[State, Decision]:
@@ -182,7 +182,14 @@ def _start_afresh(now: Situation) -> Result:
 
 def _forgotten(state: State) -> State:
     return dataclasses.replace(
-        state, phase=Phase.SEARCHING, best=None, reduced=False, throttled=(), trial=None, stable=0, rest_score=None
+        state,
+        phase=SearchPhase.SEARCHING,
+        best=None,
+        reduced=False,
+        throttled=(),
+        trial=None,
+        stable=0,
+        rest_score=None,
     )
 
 
@@ -360,7 +367,7 @@ def _goes_back(job: JobView, had: JobAllocation, now: Situation) -> bool:
 
 def _resting(now: Situation) -> State:
     """Converged: jobs that still miss their intents are set aside until something changes."""
-    state = dataclasses.replace(now.state, phase=Phase.CONVERGED, stable=0, rest_score=now.score)
+    state = dataclasses.replace(now.state, phase=SearchPhase.CONVERGED, stable=0, rest_score=now.score)
     for job in now.missing:
         if not now.skips(job.job.name):
             state = set_aside(state, job, now)
@@ -519,7 +526,7 @@ def withdrawn(state: State, action: Action, at_s: float, settings: Settings, ref
         return logged(dataclasses.replace(state, trial=None), tried, False, at_s, settings)
     reduced = state.reduced and action.kind is not ActionKind.REDUCE
     throttled = tuple(name for name in state.throttled if action.kind is not ActionKind.THROTTLE or name != action.job)
-    phase = Phase.SEARCHING if action.kind is ActionKind.REVERT else state.phase
+    phase = SearchPhase.SEARCHING if action.kind is ActionKind.REVERT else state.phase
     refusals = {name: Refusal(at_s + settings.retry_s, had.get(name)) for name in action.changes}
     return dataclasses.replace(
         state, trial=None, phase=phase, reduced=reduced, throttled=throttled, refused={**state.refused, **refusals}
@@ -534,14 +541,14 @@ class Rule:
     """One row: in this phase, under this condition, do this."""
 
     name: str
-    phase: Phase | None
+    phase: SearchPhase | None
     condition: Callable[[Situation], bool]
     act: Callable[[Situation], Result]
-    after: Phase | None
+    after: SearchPhase | None
     happens: str
 
 
-SEARCHING, CONVERGED, EITHER, SAME = Phase.SEARCHING, Phase.CONVERGED, None, None
+SEARCHING, CONVERGED, EITHER, SAME = SearchPhase.SEARCHING, SearchPhase.CONVERGED, None, None
 
 # fmt: off
 TRANSITIONS: tuple[Rule, ...] = (
@@ -573,6 +580,6 @@ TRANSITIONS: tuple[Rule, ...] = (
 
 def transition_table() -> str:
     """The table as Markdown, for docs and readers."""
-    word: Callable[[Phase | None, str], str] = lambda phase, other: phase.value if phase else other  # noqa: E731
+    word: Callable[[SearchPhase | None, str], str] = lambda phase, other: phase.value if phase else other  # noqa: E731
     rows = [f"| {r.name} | {word(r.phase, 'either')} | {r.happens} | {word(r.after, 'same')} |" for r in TRANSITIONS]
     return "\n".join(["| rule | in | happens | then |", "|---|---|---|---|", *rows]) + "\n"

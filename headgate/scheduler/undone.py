@@ -44,7 +44,7 @@ class LaneHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedLanes:
     """One job as its lanes are looked at in a round."""
 
     lanes: Mapping[str, int]
@@ -56,7 +56,7 @@ class Seen:
 
 
 def followed(
-    histories: Mapping[str, LaneHistory], seen: Seen, at_s: float, load_change: float
+    histories: Mapping[str, LaneHistory], seen: ObservedLanes, at_s: float, load_change: float
 ) -> dict[str, LaneHistory]:
     """The history of every operator of a job, one round later."""
     return {
@@ -65,7 +65,7 @@ def followed(
     }
 
 
-def _followed(history: LaneHistory, lanes: int, seen: Seen, at_s: float, load_change: float) -> LaneHistory:
+def _followed(history: LaneHistory, lanes: int, seen: ObservedLanes, at_s: float, load_change: float) -> LaneHistory:
     undone = tuple(one for one in history.undone if _holds(one, seen.arrival_rows_s, at_s, load_change))
     if lanes == history.lanes:
         return history if undone == history.undone else dataclasses.replace(history, undone=undone)
@@ -77,7 +77,7 @@ def _followed(history: LaneHistory, lanes: int, seen: Seen, at_s: float, load_ch
     return LaneHistory(lanes, history.lanes, at_s + seen.skip_s, undone)
 
 
-def _is_undone(history: LaneHistory, lanes: int, seen: Seen, at_s: float) -> bool:
+def _is_undone(history: LaneHistory, lanes: int, seen: ObservedLanes, at_s: float) -> bool:
     """Whether the last change is taken back: lanes taken are given again, or lanes given are taken by a reversion or a person.
 
     A reduction takes idle lanes and a throttling takes them for others: neither says that they did harm. Nor were the lanes that

@@ -52,7 +52,7 @@ class FailureStatus:
     reason: str
 
 
-class Table(Generic[Value]):
+class PublishedTable(Generic[Value]):
     """Values by name for many threads: writers replace the whole under a lock, readers keep the one that they took."""
 
     def __init__(self) -> None:
@@ -91,8 +91,8 @@ class StatusBoard:
         """Since the start of the service, newest last; only the loop replaces it."""
         self.trouble = ""
         """Why the last round was not completed, or not as it should be."""
-        self.known: Table[Known] = Table()
-        self.unstarted: Table[JobState] = Table()
+        self.known: PublishedTable[Known] = PublishedTable()
+        self.unstarted: PublishedTable[JobState] = PublishedTable()
         """Jobs that could not be started when the service was; the engine has not heard of them."""
 
     def publish(self, picture: Picture, done: Sequence[ActionStatus]) -> None:

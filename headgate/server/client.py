@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class JobStory:
     """What happened to a job, and how its times are shown."""
 
     lines: list[Line]
@@ -50,9 +50,9 @@ class Client:
         """Everything that Prometheus reads, in its text format."""
         return self._asked("GET", "/metrics").decode()
 
-    def story(self, job: str) -> Story:
+    def story(self, job: str) -> JobStory:
         """What happened to a job."""
-        return msgspec.json.decode(self._asked("GET", _path(job, "explain")), type=Story)
+        return msgspec.json.decode(self._asked("GET", _path(job, "explain")), type=JobStory)
 
     def submit(self, request: JobRequest) -> str:
         """Start one more job; returns its name."""

@@ -33,7 +33,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RemovedJobRecord:
     """A job when it was removed."""
 
     name: str
@@ -81,7 +81,7 @@ class RemovedJobs:
     def begin(self, name: str, registered: Registered, now_s: float) -> Path:
         """Record that a job is about to be removed; returns where its place goes."""
         path = self._free(name, now_s)
-        files.replace(path / RECORD, msgspec.json.encode(Record(name, now_s, registered)))
+        files.replace(path / RECORD, msgspec.json.encode(RemovedJobRecord(name, now_s, registered)))
         return path / PLACE
 
     def move(self, name: str, kept: Path) -> None:
@@ -99,7 +99,7 @@ class RemovedJobs:
 
     # -- restore
 
-    def find(self, name: str, at: str | None = None) -> tuple[Path, Record]:
+    def find(self, name: str, at: str | None = None) -> tuple[Path, RemovedJobRecord]:
         """The newest removed job of a name, or the one that was removed at this time."""
         found = [(path, record) for path, record in self._records() if (path / PLACE).exists()]
         mine = sorted((record.removed_s, path, record) for path, record in found if record.name == name)
@@ -157,11 +157,11 @@ class RemovedJobs:
             path.rename(path.with_name(f"{uuid.uuid4().hex}{DELETED}"))
             return True
 
-    def _records(self) -> Iterator[tuple[Path, Record]]:
+    def _records(self) -> Iterator[tuple[Path, RemovedJobRecord]]:
         """A record that cannot be read is left for a person: its place may be all that there is of a job."""
         for path in sorted(self._folder.glob("*@*")):
             try:
-                yield path, msgspec.json.decode((path / RECORD).read_bytes(), type=Record)
+                yield path, msgspec.json.decode((path / RECORD).read_bytes(), type=RemovedJobRecord)
             except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
                 continue
 

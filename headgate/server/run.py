@@ -34,7 +34,7 @@ from headgate.server.home import Home, user_name
 from headgate.server.registry import Registry
 from headgate.server.service import Built, Loop, Service, Watcher, by_name
 from headgate.server.status import Summary, summary
-from headgate.server.supervise import Life
+from headgate.server.supervise import ServiceStart
 from headgate.spark.jobloader import build
 from headgate.topology import Topology
 
@@ -81,10 +81,10 @@ class Plan:
     hosts: Terms | None = None
     """Lease hosts of this machine on these terms; None: run on what is there."""
     service: ServiceSettings = field(default_factory=ServiceSettings)
-    life: Life = field(default_factory=Life)
+    life: ServiceStart = field(default_factory=ServiceStart)
 
 
-class Stop:
+class StopRequest:
     """Whether somebody asked the service to end; whoever asks twice does not want to wait."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Stop:
 
 
 @contextmanager
-def _own_signals(stop: Stop) -> Iterator[None]:
+def _own_signals(stop: StopRequest) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     stop.listen()
     try:
@@ -120,11 +120,15 @@ def _own_signals(stop: Stop) -> Iterator[None]:
 
 
 def run(
-    plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop | None = None, open_pool: OpenPool | None = None
+    plan: Plan,
+    open_engine: OpenEngine,
+    watcher: Watcher,
+    stop: StopRequest | None = None,
+    open_pool: OpenPool | None = None,
 ) -> Summary:
     """Run until somebody asks to stop, or the time is over; returns what came of it."""
     try:
-        return _run(plan, open_engine, watcher, stop or Stop(), open_pool or _open_pool)
+        return _run(plan, open_engine, watcher, stop or StopRequest(), open_pool or _open_pool)
     except HeadgateError as error:
         if plan.life.begun_s is None or isinstance(error, EngineLostError):
             raise
@@ -132,7 +136,7 @@ def run(
         raise EngineLostError(f"the service could not go on: {error}") from error
 
 
-def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: Stop, open_pool: OpenPool) -> Summary:
+def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: StopRequest, open_pool: OpenPool) -> Summary:
     with ExitStack() as stack:
         plan.home.create()
         # Journal, state and logs hold what rows hold: they are for their user alone, whoever writes them.
@@ -301,7 +305,7 @@ def _built(early: Sequence[tuple[JobRequest, Topology | None]], limit_s: float) 
     return ((request, topology or build(request, limit_s)) for request, topology in early)
 
 
-def _loop(service: Service, plan: Plan, stop: Stop, announce: Callable[[], None], begun_s: float) -> Summary:
+def _loop(service: Service, plan: Plan, stop: StopRequest, announce: Callable[[], None], begun_s: float) -> Summary:
     """Rounds at their times; one that is late moves those after it. `--for` counts from the first life on."""
     round_s = plan.loop.settings.round_s
     first_s = begun_s if plan.life.begun_s is None else plan.life.begun_s

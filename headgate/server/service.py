@@ -32,7 +32,7 @@ from headgate.errors import (
     IntentError,
     UnknownJobError,
 )
-from headgate.health.isolation.processes import Guarded
+from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.health.policies import check_policy
 from headgate.hosts.landlord import Landlord
 from headgate.jobfile import JobRequest, request_from, whole
@@ -73,7 +73,7 @@ class Loop:
     settings: Settings
     policy: str = "headgate"
     observe_only: bool = False
-    user_policies: Mapping[str, Guarded] = field(default_factory=dict)
+    user_policies: Mapping[str, IsolatedPolicy] = field(default_factory=dict)
     webhook: Webhook | None = None
 
 

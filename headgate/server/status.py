@@ -16,7 +16,7 @@ from headgate.core.model import Action, Outcome
 from headgate.core.quantities import show_seconds
 from headgate.hosts.landlord import Landlord
 from headgate.hosts.leases import Bill
-from headgate.hosts.records import Note
+from headgate.hosts.records import HostNote
 from headgate.ports import JobPhase, JobState, LatencyRecord, latency_record
 from headgate.screen import intents_met
 
@@ -109,7 +109,7 @@ class LeasesStatus:
     hosts: tuple[LeaseStatus, ...]
     bill: Bill
     spending_per_hour: float
-    notes: tuple[Note, ...]
+    notes: tuple[HostNote, ...]
 
 
 @dataclass(frozen=True, slots=True)

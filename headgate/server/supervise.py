@@ -38,7 +38,7 @@ _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ServiceStart:
     """What a service is told about itself: which start of it this is, and since when its loop has turned."""
 
     number: int = 1
@@ -63,7 +63,7 @@ class Supervisor:
         self._asked = False
         self._failures = 0
 
-    def run(self) -> Life | int:
+    def run(self) -> ServiceStart | int:
         """In the process of the service: its life. In the parent: the exit code, once no further life follows."""
         _prctl(_SET_SUBREAPER, 1)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
@@ -72,7 +72,7 @@ class Supervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _lives(self) -> Life | int:
+    def _lives(self) -> ServiceStart | int:
         number = 0
         while True:
             number += 1
@@ -81,7 +81,7 @@ class Supervisor:
             child = _forked()
             if child == 0:
                 os.close(reading)
-                return Life(number, self._begun_s, True, partial(_report, writing))
+                return ServiceStart(number, self._begun_s, True, partial(_report, writing))
             os.close(writing)
             code = self._awaited(child)
             self._note_begun(reading)

@@ -15,7 +15,7 @@ from headgate.errors import InputError
 from headgate.hosts import leasing
 from headgate.hosts.actions import action_of
 from headgate.hosts.landlord import Landlord
-from headgate.hosts.leases import LaneStep, Lease, Move, Release, Start, Step, Stop
+from headgate.hosts.leases import LaneStep, LeaseHost, MoveLane, ReleaseHost, StartLane, Step, StopLane
 from headgate.hosts.leasing import LeaseView
 from headgate.hosts.planners import HostsView
 from headgate.hosts.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
@@ -25,7 +25,7 @@ from headgate.scheduler.policies import Headgate, Policy, Static
 from headgate.sim.constants import LEASED_STEP_S
 from headgate.sim.leased import LeasedEngine
 from headgate.sim.run import Run, Watcher, log_action, note_round, sized_for
-from headgate.sim.service import LEVELS, Service, compliance
+from headgate.sim.service import LEVELS, OperatorService, compliance
 from headgate.sim.spec import Scenario
 
 LOADS_LOOKED_AT = 1000
@@ -52,7 +52,9 @@ class LanePlanner:
         state, steps = self._plan(state, now)
 
         def with_cause(step: Step) -> Action | LaneStep:
-            return action_of(step, steps, now.hosts, now.view.at_s) if isinstance(step, Lease | Release) else step
+            return (
+                action_of(step, steps, now.hosts, now.view.at_s) if isinstance(step, LeaseHost | ReleaseHost) else step
+            )
 
         return state, [with_cause(step) for step in steps]
 
@@ -95,7 +97,7 @@ def run_leased(
     controller = Controller(engine, policy, journal, scenario.settings, observe_only)
     landlord = Landlord(engine.pool, planner, journal or MemoryJournal(), observe_only=observe_only)
     landlord.begin(engine.now_s())
-    result, watched, came = Run(scenario, policy_name, seed), Watched(), False
+    result, watched, came = Run(scenario, policy_name, seed), HostsOverTime(), False
     while engine.now_s() + scenario.settings.round_s <= scenario.duration_s + 1e-6:
         came = _let_pass(scenario.settings.round_s, engine, landlord) or came
         view, decision = controller.round()
@@ -147,7 +149,7 @@ def lanes_for_peak(scenario: Scenario) -> dict[OperatorKey, int]:
 # -- what it came to -------------------------------------------------------------------------------------------------------------
 
 
-class Watched:
+class HostsOverTime:
     """Hosts and spending over time."""
 
     def __init__(self) -> None:
@@ -160,7 +162,7 @@ class Watched:
         self.spending.append(landlord.spending_per_hour(at_s))
 
 
-def figures(engine: LeasedEngine, landlord: Landlord, watched: Watched) -> dict[str, Any]:
+def figures(engine: LeasedEngine, landlord: Landlord, watched: HostsOverTime) -> dict[str, Any]:
     """The rows of VISP's table 3, and what it cost."""
     services, counts = engine.services(), engine.counts
     found = landlord.bill(engine.now_s())
@@ -174,9 +176,9 @@ def figures(engine: LeasedEngine, landlord: Landlord, watched: Watched) -> dict[
         **_compliance(services),
         "time_to_adapt_s": statistics.fmean(delays) if delays else 0.0,
         "time_to_adapt_deviation_s": statistics.pstdev(delays) if delays else 0.0,
-        "lanes_started": counts[Start],
-        "lanes_stopped": counts[Stop],
-        "lanes_moved": counts[Move],
+        "lanes_started": counts[StartLane],
+        "lanes_stopped": counts[StopLane],
+        "lanes_moved": counts[MoveLane],
         "cost": found.cost,
         "wasted_min": found.wasted_s / 60,
         "cost_by_job": dict(found.cost_by_job),
@@ -186,7 +188,7 @@ def figures(engine: LeasedEngine, landlord: Landlord, watched: Watched) -> dict[
     }
 
 
-def _compliance(services: Mapping[OperatorKey, Service]) -> dict[str, float]:
+def _compliance(services: Mapping[OperatorKey, OperatorService]) -> dict[str, float]:
     busiest = sorted(services, key=lambda key: -services[key].rows)[:BUSIEST]
     everyone = list(services.values())
     others = [service for key, service in services.items() if key not in busiest] or everyone

@@ -33,7 +33,7 @@ DURATION_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class JobMeasurements:
     """What is known of running jobs: the newest readings, and what readings do not say."""
 
     snapshots: Sequence[Snapshot]
@@ -51,7 +51,7 @@ class Calibrated:
     """By job, why it is left out, in a sentence."""
 
 
-def calibrated(measured: Measured) -> Calibrated:
+def calibrated(measured: JobMeasurements) -> Calibrated:
     """The scenario of the jobs that have been measured for long enough."""
     spans = {name: _spans(measured.snapshots, name) for name in measured.snapshots[-1].allocation}
     left_out = {name: why for name, found in spans.items() if (why := _why_not(name, found, measured.intents))}
@@ -290,7 +290,7 @@ def _cores(hosts: Sequence[HostSpec]) -> float:
 # -- the scenario ----------------------------------------------------------------------------------------------------------------
 
 
-def _spec(name: str, fit: _JobFit, shares: _CoreShares, measured: Measured) -> JobSpec:
+def _spec(name: str, fit: _JobFit, shares: _CoreShares, measured: JobMeasurements) -> JobSpec:
     allocation = measured.snapshots[-1].allocation[name]
     definition = measured.definitions.get(name)
     limits = definition.operators if definition is not None else {}

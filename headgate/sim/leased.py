@@ -17,12 +17,12 @@ from headgate.core.hosts import OperatorKey
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.errors import ScenarioError
-from headgate.hosts.leases import Cluster, LaneStep, Lease, Move, Need, Start, Stop, check_needs
+from headgate.hosts.leases import LaneStep, LeasedCluster, LeaseHost, MoveLane, Need, StartLane, StopLane, check_needs
 from headgate.hosts.provision import Demand, Terms, best_host, lanes_on_hosts
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.pool import SimulatedPool
-from headgate.sim.service import Service
+from headgate.sim.service import OperatorService
 from headgate.sim.spec import Event, JobSpec, OperatorSpec, Scenario
 
 NEVER_S = math.inf
@@ -53,7 +53,7 @@ class _Flow:
     """One operator at work, and its counters."""
 
     spec: OperatorSpec
-    service: Service
+    service: OperatorService
     children: tuple[str, ...]
     waiting: dict[str, float]
     """Rows in its queue, by parent."""
@@ -97,9 +97,9 @@ class LeasedEngine(SimulatedEngine):
         """Hosts and lanes that are there from the start."""
         check_needs(self.needs, self.terms.kinds)
         for step in lanes_on_hosts(first, self.needs, self.terms).steps:
-            if isinstance(step, Lease):
+            if isinstance(step, LeaseHost):
                 self.pool.lease_ready(step.host, step.kind)
-            elif isinstance(step, Start):
+            elif isinstance(step, StartLane):
                 self._lanes.append(_Lane(step.operator, step.host, 0.0, self.terms.settings.lane_drain_s))
                 self.pool.keep_image(step.host, step.operator)
         placed = Counter(lane.operator for lane in self._lanes)
@@ -114,13 +114,13 @@ class LeasedEngine(SimulatedEngine):
         """What is kept for one lane of each operator."""
         return {key: Need(flow.spec.cores, flow.spec.memory_mb) for key, flow in self._flows.items()}
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> LeasedCluster:
         """Hosts, and the lanes on them that stay."""
         placed: dict[str, Counter[OperatorKey]] = {}
         for lane in self._lanes:
             if lane.stays:
                 placed.setdefault(lane.host, Counter())[lane.operator] += 1
-        return Cluster(self.pool.hosts(), self.needs, placed)
+        return LeasedCluster(self.pool.hosts(), self.needs, placed)
 
     def demands(self) -> dict[OperatorKey, Demand]:
         """Every operator as it was since the last time; whoever counts a queue sees it at one moment."""
@@ -137,7 +137,7 @@ class LeasedEngine(SimulatedEngine):
         use, self._use = self._use, {}
         return use
 
-    def services(self) -> dict[OperatorKey, Service]:
+    def services(self) -> dict[OperatorKey, OperatorService]:
         """How each operator served its rows."""
         return {key: flow.service for key, flow in self._flows.items()}
 
@@ -147,12 +147,12 @@ class LeasedEngine(SimulatedEngine):
         """Start, stop or move a lane."""
         self.counts[type(step)] += 1
         match step:
-            case Start(operator, host):
+            case StartLane(operator, host):
                 self._start(operator, host)
                 self.unplaced[operator] = max(0, self.unplaced[operator] - 1)
-            case Stop(operator, host):
+            case StopLane(operator, host):
                 self._newest(operator, host).leaves_s = self._now_s
-            case Move(operator, source, target):
+            case MoveLane(operator, source, target):
                 leaving = self._newest(operator, source)
                 leaving.leaves_s = self._start(operator, target).works_s
         self._count_lanes(step.operator[0])
@@ -217,7 +217,7 @@ class LeasedEngine(SimulatedEngine):
         there = [name for name, lanes in cluster.placed.items() if lanes[operator]]
         host = max(there, key=lambda name: (cluster.room(name).memory_mb, name))
         self._newest(operator, host).leaves_s = self._now_s
-        self.counts[Stop] += 1
+        self.counts[StopLane] += 1
 
     def forget_unplaced(self, job: str) -> None:
         """Lanes that the job does without."""
@@ -234,7 +234,7 @@ class LeasedEngine(SimulatedEngine):
                     break
                 self._start(operator, host)
                 self.unplaced[operator] -= 1
-                self.counts[Start] += 1
+                self.counts[StartLane] += 1
         for job in self._jobs:
             self._count_lanes(job)
 
@@ -368,11 +368,11 @@ class LeasedEngine(SimulatedEngine):
             for host in cluster.usable()
         )
 
-    def _taken(self, cluster: Cluster, host: str) -> float:
+    def _taken(self, cluster: LeasedCluster, host: str) -> float:
         room, kind = cluster.room(host), cluster.hosts[host].kind
         return max(1 - room.cores / kind.cores, 1 - room.memory_mb / kind.memory_mb)
 
 
-def _service(spec: OperatorSpec, burst_s: float) -> Service:
+def _service(spec: OperatorSpec, burst_s: float) -> OperatorService:
     occupies_s = spec.cost_s + spec.wait_s
-    return Service(occupies_s + spec.transit_s, occupies_s, burst_s)
+    return OperatorService(occupies_s + spec.transit_s, occupies_s, burst_s)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from headgate.core.metrics import JobView
 from headgate.core.quantities import show_seconds
-from headgate.scheduler.memory import Phase
+from headgate.scheduler.memory import SearchPhase
 from headgate.sim.bars import Bar
 from headgate.sim.run import Run, actions_by_kind
 from headgate.sim.spec import Scenario, Variant
@@ -192,9 +192,9 @@ def policies_table(runs: Runs) -> Table:
 def ended(run: Run) -> str:
     """How long it took to converge, if that is how it ended, with all intents met."""
     phase = run.phases[-1] if run.phases else ""
-    if phase == Phase.CONVERGED.value:
+    if phase == SearchPhase.CONVERGED.value:
         return duration(converged_s(run)) if all(job.met for job in final_jobs(run).values()) else "gave up"
-    return "no" if phase == Phase.SEARCHING.value else "-"
+    return "no" if phase == SearchPhase.SEARCHING.value else "-"
 
 
 def jobs_table(run: Run, limit: int = 40) -> Table:

@@ -17,7 +17,7 @@ from headgate.core.model import HOST_KINDS, Action, ActionKind
 from headgate.health.isolation.processes import guarded
 from headgate.loads import median_rate
 from headgate.ports import Journal
-from headgate.scheduler.memory import Decision, Phase
+from headgate.scheduler.memory import Decision, SearchPhase
 from headgate.scheduler.policies import Headgate, Policy, Static, policy_named
 from headgate.sim.continuous import ContinuousEngine
 from headgate.sim.engine import SimulatedEngine
@@ -53,7 +53,7 @@ class Diagnosed:
 COLUMNS = ("at_s", "satisfaction", "juice", "backlog", "arrival_rows_s", "output_rows_s", "held", "newest_rows_s")
 
 
-class Series:
+class MeasuredSeries:
     """What was measured of one job, one row per round, in plain columns: two days of forty jobs have to fit."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Run:
     times_s: list[float] = field(default_factory=list)
     satisfaction: list[float] = field(default_factory=list)
     """Total utility in each sub-window, as a share of the maximum."""
-    series: dict[str, Series] = field(default_factory=dict)
+    series: dict[str, MeasuredSeries] = field(default_factory=dict)
     worths: dict[str, float] = field(default_factory=dict)
     load: list[float] = field(default_factory=list)
     """Mean load per core."""
@@ -218,7 +218,7 @@ def note_round(result: Run, view: View, policy: Policy) -> None:
         worth += job.worth
         result.worths[name] = job.worth
         if name not in result.series:
-            result.series[name] = Series()
+            result.series[name] = MeasuredSeries()
         if job.span is None or job.juice is None:
             unknown = [math.nan] * (len(COLUMNS) - 2)
             result.series[name].append(view.at_s, job.recent / job.worth, *unknown)
@@ -240,7 +240,7 @@ def note_round(result: Run, view: View, policy: Policy) -> None:
     result.load.append(_mean_load(view))
     result.memory.append(_mean_memory(view))
     phase = policy.phase()
-    if phase == Phase.CONVERGED.value and (not result.phases or result.phases[-1] != phase):
+    if phase == SearchPhase.CONVERGED.value and (not result.phases or result.phases[-1] != phase):
         result.converged_at_s.append(view.at_s)
     result.phases.append(phase)
     result.final = view

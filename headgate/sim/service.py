@@ -13,7 +13,7 @@ LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed
 
 
 @dataclass(slots=True)
-class Service:
+class OperatorService:
     """What became of the rows of one operator."""
 
     expected_s: float
@@ -86,7 +86,7 @@ def _share_below(limit_s: float, mean_s: float) -> float:
     return 0.5 * math.erfc(-(math.log(limit_s / mean_s) + sigma * sigma / 2) / (sigma * math.sqrt(2)))
 
 
-def compliance(services: list[Service], level: str) -> float:
+def compliance(services: list[OperatorService], level: str) -> float:
     """Share of all rows that were in time."""
     rows = sum(one.rows for one in services)
     return sum(one.in_time[level] for one in services) / rows if rows > 0 else math.nan

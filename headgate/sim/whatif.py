@@ -16,7 +16,7 @@ from headgate.errors import InputError, IntentError, UnknownJobError
 from headgate.health.policies import built_in
 from headgate.journal.definitions import JobDefinition, definitions_in, intent_in, settings_in
 from headgate.ports import JobRecord, Journal, RoundRecord
-from headgate.sim.calibrate import Calibrated, Measured, calibrated
+from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrated
 from headgate.sim.run import Run, run
 from headgate.sim.spec import HostSpec, JobSpec, Scenario
 
@@ -41,7 +41,7 @@ class Unit(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class WhatIfChanges:
     """What is different from now."""
 
     loads: Mapping[str, float] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Changes:
 class Question:
     """What is asked of the running jobs."""
 
-    changes: Changes = field(default_factory=Changes)
+    changes: WhatIfChanges = field(default_factory=WhatIfChanges)
     hold: bool = False
     """Lanes and pace stay as they are; otherwise the scheduler changes them as it would."""
     after_s: float = 900.0
@@ -166,7 +166,7 @@ def _doubts(now: Outlook, modelled: float) -> Iterator[str]:
 # -- from the journal --------------------------------------------------------------------------------------------------
 
 
-def _measured(journal: Journal) -> tuple[RoundRecord, Measured, list[str]]:
+def _measured(journal: Journal) -> tuple[RoundRecord, JobMeasurements, list[str]]:
     restored = journal.restore()
     last = list(journal.rounds(since_s=restored.at_s))[-1:] if restored is not None else []
     if restored is None or not last:
@@ -176,7 +176,7 @@ def _measured(journal: Journal) -> tuple[RoundRecord, Measured, list[str]]:
     known = journal.about()
     definitions = definitions_in(known)
     intents, notes = _intents(last[0].jobs, definitions)
-    return last[0], Measured(restored.snapshots, intents, definitions, settings_in(known)), notes
+    return last[0], JobMeasurements(restored.snapshots, intents, definitions, settings_in(known)), notes
 
 
 def _intents(
@@ -211,7 +211,7 @@ def _job_recorded(one: JobRecord) -> JobOutlook:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def changed(scenario: Scenario, changes: Changes, left_out: Mapping[str, str] | None = None) -> Scenario:
+def changed(scenario: Scenario, changes: WhatIfChanges, left_out: Mapping[str, str] | None = None) -> Scenario:
     """The scenario with these changes; a job that it does not have is refused in a sentence."""
     _check_names(scenario, changes, left_out or {})
     jobs = tuple(_changed_job(job, changes) for job in scenario.jobs)
@@ -221,7 +221,7 @@ def changed(scenario: Scenario, changes: Changes, left_out: Mapping[str, str] | 
     return scenario if changes.slots is None else _with_slots(scenario, changes.slots)
 
 
-def _check_names(scenario: Scenario, changes: Changes, left_out: Mapping[str, str]) -> None:
+def _check_names(scenario: Scenario, changes: WhatIfChanges, left_out: Mapping[str, str]) -> None:
     known = [job.name for job in scenario.jobs]
     for name in (*(name for name in changes.loads if name != ALL), *changes.intents):
         if name in left_out:
@@ -231,7 +231,7 @@ def _check_names(scenario: Scenario, changes: Changes, left_out: Mapping[str, st
             raise UnknownJobError(f'there is no job "{name}".{hint}')
 
 
-def _changed_job(job: JobSpec, changes: Changes) -> JobSpec:
+def _changed_job(job: JobSpec, changes: WhatIfChanges) -> JobSpec:
     factor = changes.loads.get(job.name, changes.loads.get(ALL, 1.0))
     loads = {source: _Scaled(load, factor) for source, load in job.loads.items()} if factor != 1.0 else job.loads
     return dataclasses.replace(job, loads=loads, intent=_changed_intent(job, changes.intents.get(job.name, {})))

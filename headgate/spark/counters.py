@@ -17,7 +17,7 @@ MOST_UNREAD = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedEpoch:
     """One finished epoch."""
 
     version: int
@@ -46,7 +46,7 @@ class Counters:
     _hosts: dict[str, list[str]] = field(default_factory=dict)
     _in_epochs_s: float = 0.0
     _latency: list[Latency] = field(default_factory=list)
-    _done: list[Done] = field(default_factory=list)
+    _done: list[FinishedEpoch] = field(default_factory=list)
     _started_s: float | None = None
     _ended_s: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -63,7 +63,7 @@ class Counters:
         at_s: float,
         sent: Mapping[str, int],
         latency: Iterable[Latency | None],
-        done: Done,
+        done: FinishedEpoch,
         lanes: Mapping[str, int],
     ) -> None:
         """It is done: `sent` are the rows that each operator put out, `lanes` what it ran on."""
@@ -99,7 +99,7 @@ class Counters:
         with self._lock:
             return self._as_given if version == self.version else 0
 
-    def take_done(self) -> list[Done]:
+    def take_done(self) -> list[FinishedEpoch]:
         """The epochs that finished since the last time."""
         with self._lock:
             done, self._done = self._done, []

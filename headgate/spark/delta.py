@@ -25,19 +25,19 @@ LOCAL = "file://"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableLocation:
     """A table that may not exist yet."""
 
     uri: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @staticmethod
-    def of(uri: str, storage: Mapping[str, str]) -> Place:
+    def of(uri: str, storage: Mapping[str, str]) -> TableLocation:
         """With secrets revealed, and a path that means the same in every process."""
         path = uri.removeprefix(LOCAL)
         if "://" in path:
-            return Place(uri, tuple(all_revealed(storage, f'Delta table "{shown(uri)}"').items()))
-        return Place(os.path.abspath(path))
+            return TableLocation(uri, tuple(all_revealed(storage, f'Delta table "{shown(uri)}"').items()))
+        return TableLocation(os.path.abspath(path))
 
     @property
     def name(self) -> str:

@@ -25,9 +25,9 @@ from headgate.spark.hosts import Hosts
 from headgate.spark.inflow import ASKED_AT_ONCE
 from headgate.spark.job import RunningJob, Shared
 from headgate.spark.metering import Gateway, TaskRecords
-from headgate.spark.places import Cluster, Places
+from headgate.spark.places import AvailableHosts, Places
 from headgate.spark.pulse import Pulse
-from headgate.spark.reasons import Cause, Failure, failure_of, reason_of
+from headgate.spark.reasons import Failure, FailureKind, failure_of, reason_of
 from headgate.spark.standing import About
 from headgate.spark.tasks import TaskWatch
 from headgate.spark.tracing import NO_TRACES, Traces
@@ -194,8 +194,8 @@ class SparkEngine:
             self._jobs[name] = job
             return job
 
-    def _cluster(self, first: int) -> Callable[[], Cluster]:
-        return lambda: Cluster(self._hosts.cores(), self._places, first, self._vacated, self._hosts.started_s)
+    def _cluster(self, first: int) -> Callable[[], AvailableHosts]:
+        return lambda: AvailableHosts(self._hosts.cores(), self._places, first, self._vacated, self._hosts.started_s)
 
     def _start(self, job: RunningJob) -> None:
         """Raises unless it has started, or will be tried again because what kept it from starting can pass."""
@@ -204,7 +204,7 @@ class SparkEngine:
         except Exception as error:  # the functions of the user, Spark and the source may raise anything
             self._check_answers()
             failure = failure_of(error)
-            if failure.cause is Cause.DETERMINISTIC:
+            if failure.cause is FailureKind.DETERMINISTIC:
                 raise EngineError(f'job "{job.topology.name}": {failure.reason}') from error
             self._failed(job, failure)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headgate.state.checkpoint import NO_CLOCK, Clock
+from headgate.state.checkpoint import NO_CLOCK, EpochWatermark
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class EventTime:
     lateness_ms: int
     follows_clock: bool
     epoch: int = -1
-    clock: Clock = NO_CLOCK
+    clock: EpochWatermark = NO_CLOCK
     """The watermark of that epoch, and of the next one."""
     _next_s: float = 0.0
     """When the next watermark was what `clock` says."""
@@ -27,7 +27,7 @@ class EventTime:
     _timer_ms: int | None = None
     """The earliest timer that is set."""
 
-    def resume(self, epoch: int, clock: Clock, now_s: float) -> None:
+    def resume(self, epoch: int, clock: EpochWatermark, now_s: float) -> None:
         """Go on where a run before this one ended; how long ago that was is not known."""
         self.epoch, self.clock, self._next_s = epoch, clock, now_s
 
@@ -55,7 +55,7 @@ class EventTime:
         after = max(known, default=None)
         if after != before:
             self._next_s = self._begun_s
-        self.epoch, self.clock, self._timer_ms = epoch, Clock(before, after), timer_ms
+        self.epoch, self.clock, self._timer_ms = epoch, EpochWatermark(before, after), timer_ms
 
     def wait_s(self, now_s: float) -> float | None:
         """How long until the next timer is due; None if that takes another row, or there is none."""

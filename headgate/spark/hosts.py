@@ -19,7 +19,7 @@ import psutil
 
 from headgate.core.model import HostReading
 from headgate.spark.metering import TaskRecords
-from headgate.spark.tasks import Executor, TaskWatch, Watched
+from headgate.spark.tasks import Executor, TaskSnapshot, TaskWatch
 from headgate.threads import WatchedThread
 
 LOOK_S = 0.2
@@ -121,7 +121,7 @@ class Hosts:
             return []
         return [tag for work in now.works if work.touches(silent) for tag in work.tags.split(",")]
 
-    def _hosts(self, now: Watched) -> dict[str, _Host]:
+    def _hosts(self, now: TaskSnapshot) -> dict[str, _Host]:
         found: dict[str, _Host] = {}
         told = now.executors | now.heard(self._watch.heartbeat_s)
         for name, host, slots in self._records.executors():

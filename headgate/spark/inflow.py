@@ -13,7 +13,7 @@ ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SourceAnswer:
     """The last answer of a source, and when it came, in monotonic time."""
 
     rows: float
@@ -26,7 +26,7 @@ class Inflow:
     def __init__(self, ask: Callable[[], float | None]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._told: Told | None = None
+        self._told: SourceAnswer | None = None
         self._asking: Future[None] | None = None
 
     def ask(self, askers: ThreadPoolExecutor) -> Future[None]:
@@ -36,7 +36,7 @@ class Inflow:
                 self._asking = askers.submit(self._note)
             return self._asking
 
-    def told(self) -> Told | None:
+    def told(self) -> SourceAnswer | None:
         """The last answer; None if the source never gave one."""
         with self._lock:
             return self._told
@@ -48,7 +48,7 @@ class Inflow:
             rows = None
         if rows is not None:
             with self._lock:
-                self._told = Told(rows, time.monotonic())
+                self._told = SourceAnswer(rows, time.monotonic())
 
 
 def ask_all(inflows: Iterable[Inflow], askers: ThreadPoolExecutor, within_s: float) -> None:

@@ -28,17 +28,17 @@ from headgate.spark import inflow, metering, plan, progress, session
 from headgate.spark.attempts import Attempts
 from headgate.spark.busy import add_busy
 from headgate.spark.connections import patience_of
-from headgate.spark.counters import Done, Slices, start_of
+from headgate.spark.counters import FinishedEpoch, Slices, start_of
 from headgate.spark.given import Given, Moment
 from headgate.spark.inflow import Inflow
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.keyed_hosts import Hosted, planned_anew
 from headgate.spark.lag import Lags, Report, Units, streams_of
 from headgate.spark.limits import RowLimits
-from headgate.spark.metering import LATE_S, Arrivals, Counter, Gateway, TaskRecords
-from headgate.spark.places import ONE_HOST, Cluster
+from headgate.spark.metering import LATE_S, ArrivalTimes, Counter, Gateway, TaskRecords
+from headgate.spark.places import ONE_HOST, AvailableHosts
 from headgate.spark.progress import Progress
-from headgate.spark.reasons import Cause, Failure, comes_from_source, failure_of
+from headgate.spark.reasons import Failure, FailureKind, comes_from_source, failure_of
 from headgate.spark.retrying import Retries
 from headgate.spark.sampling import EpochRows, Sampling
 from headgate.spark.sources import ticks
@@ -97,7 +97,7 @@ class RunningJob:
         self.guard = threading.RLock()
         """Held by whoever changes its phase."""
         self._timeline = Timeline(place)
-        self.cluster: Callable[[], Cluster] = lambda: ONE_HOST
+        self.cluster: Callable[[], AvailableHosts] = lambda: ONE_HOST
         """The hosts that there are when an epoch begins."""
         self._shared = shared
         self._spark = shared.spark
@@ -115,7 +115,7 @@ class RunningJob:
         self._lags = Lags({}, {})
         self._inferred: set[str] = set()
         """Sources that do not count arrivals themselves."""
-        self._shape = plan.Shape()
+        self._shape = plan.PlanShape()
         self._counter = Counter(shared.gateway)
         self._sampling = Sampling()
         self.started_s = time.monotonic()
@@ -274,7 +274,7 @@ class RunningJob:
             return None
         ended = self._error or query.exception()
         if ended is None:
-            return Failure("its query ended", Cause.DETERMINISTIC)
+            return Failure("its query ended", FailureKind.DETERMINISTIC)
         found = failure_of(ended)
         if found.reason.startswith('operator "') or not comes_from_source(ended):
             return found
@@ -438,7 +438,7 @@ class RunningJob:
         if wait_s is not None:
             ticks.ask(self._ticks, number + 1, wait_s)
 
-    def _notice_unknown(self, observed: Mapping[str, Arrivals]) -> None:
+    def _notice_unknown(self, observed: Mapping[str, ArrivalTimes]) -> None:
         """Rows whose arrival is null have no latency, which a person should know."""
         timed = [found for name, found in observed.items() if self._shape.observed[name] is not None]
         rows, unknown = sum(found.rows for found in timed), sum(found.rows - found.known for found in timed)
@@ -446,7 +446,7 @@ class RunningJob:
         if rows:
             self.notices.set(About.ARRIVALS, text if unknown else "")
 
-    def _sent(self, epoch: plan.Epoch, arrivals: Mapping[str, Arrivals], until_s: float) -> dict[str, int]:
+    def _sent(self, epoch: plan.Epoch, arrivals: Mapping[str, ArrivalTimes], until_s: float) -> dict[str, int]:
         """Rows that every operator put out."""
         rows = self._counter.take(set(epoch.meters.values()), until_s)
         sent: dict[str, int] = {}
@@ -468,13 +468,13 @@ class RunningJob:
         self,
         epoch: plan.Epoch,
         sent: Mapping[str, int],
-        arrivals: Mapping[str, Arrivals],
+        arrivals: Mapping[str, ArrivalTimes],
         started: Moment,
         given: Given,
     ) -> None:
         rows = sum(sent[source] for source in self.graph.sources)
         before = {source: self._counters.processed(source) for source in self.graph.sources}
-        done = Done(given.version, epoch.tag, epoch.stages, rows)
+        done = FinishedEpoch(given.version, epoch.tag, epoch.stages, rows)
         put = EpochRows(self.graph, self._shape, sent, arrivals, started.wall_s, self._read_to_s)
         latency = [put.latency(sink, epoch.finished_s[sink]) for sink in self.graph.sinks]
         self._counters.finished(time.monotonic(), sent, latency, done, given.allocation.lanes)

@@ -35,7 +35,7 @@ SHOWN = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LoadQuestion:
     """What to load, and for how long."""
 
     request: JobRequest
@@ -43,7 +43,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LoadAnswer:
     """What became of it: a pickled topology, or why there is none.
 
     Neither: the topology cannot leave the process that it was built in, as one with an open connection.
@@ -57,7 +57,7 @@ class Answer:
 def build(request: JobRequest, limit_s: float | None = None) -> Topology:
     """The topology of a job file; `NeedsSparkError` if the file asks for a session and there is none yet."""
     limit_s = Settings().load_job_s if limit_s is None else limit_s
-    answer = _ask(Question(request, limit_s))
+    answer = _ask(LoadQuestion(request, limit_s))
     if answer.topology is not None:
         topology = pickle.loads(answer.topology)
         assert isinstance(topology, Topology)
@@ -97,7 +97,7 @@ class _NoProcess(Exception):
     """The nursery forked no process: it was killed, or ends at once."""
 
 
-def _ask(question: Question) -> Answer:
+def _ask(question: LoadQuestion) -> LoadAnswer:
     """Have a file loaded; any number of threads at once."""
     for last in (False, True):
         try:
@@ -108,7 +108,7 @@ def _ask(question: Question) -> Answer:
     raise JobFileError(f"{question.request.file}: the process that loads job files did not start; see its output above")
 
 
-def _asked(question: Question) -> Answer:
+def _asked(question: LoadQuestion) -> LoadAnswer:
     mine, theirs = socket.socketpair()
     reading, writing = os.pipe()
     printed = Printed(reading)
@@ -126,7 +126,7 @@ def _asked(question: Question) -> Answer:
 # -- a conversation ----------------------------------------------------------------------------------------------------
 
 
-def _answered(connection: socket.socket, question: Question, printed: Printed) -> Answer:
+def _answered(connection: socket.socket, question: LoadQuestion, printed: Printed) -> LoadAnswer:
     file = question.request.file
     connection.settimeout(START_S)
     message = msgspec.msgpack.encode(question)
@@ -136,7 +136,7 @@ def _answered(connection: socket.socket, question: Question, printed: Printed) -
     except (OSError, EOFError):
         raise _NoProcess from None
     try:
-        return msgspec.msgpack.decode(received(connection, question.limit_s), type=Answer)
+        return msgspec.msgpack.decode(received(connection, question.limit_s), type=LoadAnswer)
     except TimeoutError:
         raise JobFileError(late(file, question.limit_s)) from None
     except (OSError, EOFError):

@@ -18,7 +18,7 @@ import msgspec
 from pyspark import cloudpickle
 
 from headgate.errors import JobFileError
-from headgate.spark.jobloader import LENGTH, Answer, Question, received
+from headgate.spark.jobloader import LENGTH, LoadAnswer, LoadQuestion, received
 from headgate.spark.loading import load, wants_spark
 from headgate.topology import Topology
 
@@ -33,7 +33,7 @@ def serve(connection: socket.socket, output: int) -> None:
         for own, place in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(place, own)
         connection.sendall(LENGTH.pack(os.getpid()))
-        question = msgspec.msgpack.decode(received(connection), type=Question)
+        question = msgspec.msgpack.decode(received(connection), type=LoadQuestion)
         signal.alarm(math.ceil(question.limit_s) + GRACE_S)
         answer = msgspec.msgpack.encode(_answer(question))
         sys.stdout.flush()
@@ -44,14 +44,14 @@ def serve(connection: socket.socket, output: int) -> None:
         os._exit(0)
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: LoadQuestion) -> LoadAnswer:
     try:
         topology = load(question.request)
-        return Answer(topology=_pickled(topology, Path(question.request.file).parent))
+        return LoadAnswer(topology=_pickled(topology, Path(question.request.file).parent))
     except JobFileError as error:
-        return Answer(trouble=str(error), wants_spark=wants_spark(error))
+        return LoadAnswer(trouble=str(error), wants_spark=wants_spark(error))
     except Exception:  # what the user's functions refer to may raise anything when it is pickled
-        return Answer()
+        return LoadAnswer()
 
 
 # -- functions that travel ---------------------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ from headgate.errors import EngineError, StateError
 from headgate.spark.counters import Slices
 from headgate.spark.event_time import EventTime
 from headgate.spark.keyed_hosts import Hosted
-from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, KeyedLane, Reports, Told
+from headgate.spark.keyed_lanes import ASTRAY, LABEL, Collected, KeyedLane, KeyedLaneReport, Reports
 from headgate.spark.labels import labels
-from headgate.spark.places import Cluster, Places
+from headgate.spark.places import AvailableHosts, Places
 from headgate.spark.session import PARTITIONS
 from headgate.state.aggregate import SLICE, Aggregate, identity
-from headgate.state.checkpoint import NO_CLOCK, Checkpoint, Clock, DeltaFile, Life
+from headgate.state.checkpoint import NO_CLOCK, Checkpoint, DeltaFile, EpochWatermark, Life
 from headgate.state.copies import Copies
 from headgate.state.hosting import Layout, Wanted
 from headgate.state.inspect import checkpoint_of, place_of
@@ -69,7 +69,7 @@ class KeyedStates:
         cores: int,
         settings: StateSettings,
         on_trouble: Callable[[StateError], None],
-        cluster: Callable[[], Cluster],
+        cluster: Callable[[], AvailableHosts],
     ) -> None:
         self._on_trouble = on_trouble
         self._reports: Any = spark.sparkContext.accumulator(Reports(), Collected()) if nodes else None
@@ -143,7 +143,7 @@ class KeyedState:
     cores: int
     settings: StateSettings
     spark: SparkSession
-    cluster: Callable[[], Cluster]
+    cluster: Callable[[], AvailableHosts]
     operator: KeyedOperator | None = None
     checkpoint: Checkpoint | None = None
     life: Life | None = None
@@ -162,7 +162,7 @@ class KeyedState:
     hosted: Hosted | None = None
     combining: bool = False
     """Whether it is worth it to combine rows by key on their way to the lanes."""
-    _tables: dict[bool, Table] = field(default_factory=dict)
+    _tables: dict[bool, RoutingTable] = field(default_factory=dict)
     """Of the routing now, by whether rows are combined."""
     _combined: int = 0
     """Epochs in a row in which they were."""
@@ -309,15 +309,15 @@ class KeyedState:
             return at_home(even, layout.homes, layout.lane_hosts, Routing(wanted.slices, layout.lane_hosts))
         return routed(even, layout.homes, layout.lane_hosts, self.settings, before)
 
-    def _table_for(self, rows: DataFrame, routing: Routing, slices: int, combining: bool) -> Table:
+    def _table_for(self, rows: DataFrame, routing: Routing, slices: int, combining: bool) -> RoutingTable:
         if any(table.routing != routing for table in self._tables.values()):
             self._forget_tables()
         if combining not in self._tables:
             marks = _marks(rows.sparkSession, routing, None if self.hosted is None else self.hosted.places)
-            self._tables[combining] = Table.of(rows, self.keyed.key, routing, slices, marks)
+            self._tables[combining] = RoutingTable.of(rows, self.keyed.key, routing, slices, marks)
         return self._tables[combining]
 
-    def commit(self, epoch: int, told: Sequence[Told], on_error: Callable[[StateError], None]) -> None:
+    def commit(self, epoch: int, told: Sequence[KeyedLaneReport], on_error: Callable[[StateError], None]) -> None:
         """The epoch counts, with these lanes' files."""
         assert self.checkpoint is not None and self.life is not None
         files = tuple(one.report.file for one in told if one.report.file is not None)
@@ -340,12 +340,12 @@ class KeyedState:
             self._write_clock(epoch - 1, self.event_time.clock)
         return self.event_time.watermark_ms(epoch)
 
-    def _write_clock(self, epoch: int, clock: Clock) -> None:
+    def _write_clock(self, epoch: int, clock: EpochWatermark) -> None:
         """Into the record of the epoch before: the epoch has the same watermark when it is run again."""
         assert self.checkpoint is not None
         self.checkpoint.commit(epoch, self.checkpoint.files(epoch) or (), clock)
 
-    def _clock_after(self, epoch: int, told: Sequence[Told]) -> Clock:
+    def _clock_after(self, epoch: int, told: Sequence[KeyedLaneReport]) -> EpochWatermark:
         if self.event_time is None:
             return NO_CLOCK
         timers = [one.report.next_timer_ms for one in told if one.report.next_timer_ms is not None]
@@ -353,7 +353,7 @@ class KeyedState:
         self.event_time.end(epoch, latest, min(timers, default=None))
         return self.event_time.clock
 
-    def _worth_combining(self, told: Sequence[Told]) -> bool:
+    def _worth_combining(self, told: Sequence[KeyedLaneReport]) -> bool:
         """Whether many rows meet by key; looked at again every so often, in an epoch without."""
         assert self.operator is not None
         if not isinstance(self.operator.processor, Aggregate) or self.keyed.time is not None:
@@ -365,7 +365,7 @@ class KeyedState:
         rows, keys = sum(one.report.rows for one in told), sum(one.report.changed for one in told)
         return rows >= self.settings.combine_ratio * max(1, keys)
 
-    def _add_rows(self, told: Sequence[Told], slices: int) -> None:
+    def _add_rows(self, told: Sequence[KeyedLaneReport], slices: int) -> None:
         assert self.routing is not None
         rows = list(self.slices[0]) if self.slices is not None else [0.0] * slices
         for slice_, count in (found for one in told for found in one.report.slice_rows.items()):
@@ -377,7 +377,7 @@ class KeyedState:
 
 
 @dataclass(frozen=True)
-class Table:
+class RoutingTable:
     """A routing table in Spark: one row per lane, in the partition of its lane."""
 
     routing: Routing
@@ -389,7 +389,7 @@ class Table:
     """The same columns of an input row, with its slice and its label."""
 
     @staticmethod
-    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame) -> Table:
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame) -> RoutingTable:
         from pyspark.sql import functions as F
 
         names = labels(len(routing.host_of))
@@ -399,7 +399,7 @@ class Table:
         # An array literal is data to the code that Spark generates: another table compiles nothing anew.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
         columns = (*(_column(one.name) for one in own), slice_.alias(SLICE), label.alias(LABEL))
-        return Table(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
+        return RoutingTable(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
 
     def beside(self, rows: DataFrame) -> DataFrame:
         """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""

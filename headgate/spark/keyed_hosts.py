@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from headgate import files
 from headgate.errors import EngineError, StateError
-from headgate.spark.keyed_lanes import Told, here
+from headgate.spark.keyed_lanes import KeyedLaneReport, here
 from headgate.spark.labels import labels
-from headgate.spark.places import Cluster, Places
+from headgate.spark.places import AvailableHosts, Places
 from headgate.spark.reasons import reason_of
 from headgate.state.copies import Copies
 from headgate.state.hosting import Hosting, Layout, Wanted
@@ -104,7 +104,7 @@ class Hosted:
 
     spark: SparkSession
     places: Places
-    cluster: Callable[[], Cluster]
+    cluster: Callable[[], AvailableHosts]
     copies: Copies
     """Of the folder that has one folder per host."""
     place: Path
@@ -135,7 +135,7 @@ class Hosted:
         """Whether a host has gone since the epoch was planned."""
         return not set(self.hosts) <= set(self.cluster().cores)
 
-    def committed(self, epoch: int, told: Sequence[Told]) -> None:
+    def committed(self, epoch: int, told: Sequence[KeyedLaneReport]) -> None:
         """The epoch counts."""
         last = Counter[str]()
         for one in told:

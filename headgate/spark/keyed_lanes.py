@@ -30,7 +30,7 @@ LABEL = "_label"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KeyedLaneReport:
     """What a lane tells the driver."""
 
     report: LaneReport
@@ -38,7 +38,7 @@ class Told:
     """The latest event time among its rows."""
 
 
-Reports = dict[tuple[str, int, int], Told]
+Reports = dict[tuple[str, int, int], KeyedLaneReport]
 """By operator, epoch and lane: a lane that ran twice tells twice, and the last one counts."""
 
 
@@ -97,7 +97,7 @@ class KeyedLane:
         latest = Latest(self.time)
 
         def tell(report: LaneReport) -> None:
-            told = Told(report, latest.at_ms)
+            told = KeyedLaneReport(report, latest.at_ms)
             self.reports.add({(self.operator.name, task.epoch, task.lane): told})
 
         try:

@@ -43,7 +43,7 @@ FIRST_LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class ArrivalTimes:
     """When rows had arrived."""
 
     rows: int
@@ -65,10 +65,10 @@ class Arrivals:
         )
         return Latency(count, max(0.0, finished_s - self.sum_s / self.known) * count, points)
 
-    def moved(self, by_s: float) -> Arrivals:
+    def moved(self, by_s: float) -> ArrivalTimes:
         """Rows that arrived so much later."""
         quantiles_s = tuple(at_s + by_s for at_s in self.quantiles_s)
-        return Arrivals(self.rows, self.known, self.sum_s + self.known * by_s, quantiles_s)
+        return ArrivalTimes(self.rows, self.known, self.sum_s + self.known * by_s, quantiles_s)
 
 
 # -- arrival times ---------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Observed:
     observation: Any
     gateway: Gateway
 
-    def read(self, until_s: float) -> Arrivals | None:
+    def read(self, until_s: float) -> ArrivalTimes | None:
         """What was observed; None if no action ever ran through it."""
         look_s = FIRST_LOOK_S
         # Spark tells it by its listeners, a moment after the action; if there was no action it never does.
@@ -95,10 +95,10 @@ class Observed:
             return None  # Spark found out that it need not look at these rows
         rows, total, quantiles, known = (*self.gateway.row(told), None, None, 0)[:4]
         if not known or total is None:
-            return Arrivals(rows, 0, 0.0, ())
+            return ArrivalTimes(rows, 0, 0.0, ())
         mean_s = total / 1e6 / known
         spread = tuple(at / 1e6 for at in quantiles) if quantiles is not None else (mean_s,) * len(WEIGHTS)
-        return Arrivals(rows, known, total / 1e6, spread)
+        return ArrivalTimes(rows, known, total / 1e6, spread)
 
 
 class Gateway:
@@ -290,7 +290,7 @@ class Counter:
         implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
 
 
-def read_all(observed: Mapping[str, Observed], until_s: float) -> dict[str, Arrivals]:
+def read_all(observed: Mapping[str, Observed], until_s: float) -> dict[str, ArrivalTimes]:
     """When the rows of an epoch had arrived, by the operator they were observed at, after its sinks are done."""
     return {name: found for name, one in observed.items() if (found := one.read(until_s)) is not None}
 

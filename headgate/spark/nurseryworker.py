@@ -45,7 +45,7 @@ REQUEST_S = 10.0
 """A launcher that has not sent its request within this time is dropped."""
 
 
-class Nursery:
+class NurseryServer:
     """One thread: it waits for requests, for ends of forked processes, and for the end of the driver."""
 
     def __init__(self, control: socket.socket, listener: socket.socket) -> None:
@@ -189,4 +189,4 @@ if __name__ == "__main__":
     for module in NEEDED:
         import_module(module)
     gc.freeze()  # a forked process must not copy what it only reads
-    Nursery(*(socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:])).serve()
+    NurseryServer(*(socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:])).serve()

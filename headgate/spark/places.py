@@ -122,7 +122,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class AvailableHosts:
     """The hosts that the lanes of a job may run on, at this moment."""
 
     cores: Mapping[str, float] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Cluster:
         return lane_hosts(lanes, self.cores, in_turn(self.cores, {*avoided, *self.vacated}, self.first))
 
 
-ONE_HOST = Cluster()
+ONE_HOST = AvailableHosts()
 
 INTERNAL_ROW = "org.apache.spark.sql.catalyst.InternalRow"
 MOST_KEPT = 100

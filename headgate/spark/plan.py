@@ -23,7 +23,7 @@ from headgate.spark import metering
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import SCANNED, Gateway, Observed
-from headgate.spark.places import ONE_HOST, Cluster
+from headgate.spark.places import ONE_HOST, AvailableHosts
 from headgate.spark.reasons import comes_from_source, reason_of
 from headgate.spark.writing import Writing
 from headgate.state.hosting import Wanted
@@ -60,7 +60,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PlanShape:
     """What is known about every epoch's plan from looking at one without rows."""
 
     narrow: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class Shape:
     """
 
 
-UNKNOWN = Shape()
+UNKNOWN = PlanShape()
 
 
 class Observing(Enum):
@@ -93,11 +93,11 @@ class Epoch:
     tag: str
     """Marks the Spark jobs of this epoch."""
     allocation: JobAllocation
-    shape: Shape
+    shape: PlanShape
     observing: Observing
     gateway: Gateway
     keyed: KeyedStates | None = None
-    cluster: Cluster = ONE_HOST
+    cluster: AvailableHosts = ONE_HOST
     frames: dict[str, Frame] = field(default_factory=dict)
     meters: dict[str, int] = field(default_factory=dict)
     """The number of each operator's meter."""
@@ -143,10 +143,10 @@ def build(
     allocation: JobAllocation,
     gateway: Gateway,
     tag: str = "headgate",
-    shape: Shape = UNKNOWN,
+    shape: PlanShape = UNKNOWN,
     observing: Observing = Observing.ALL,
     keyed: KeyedStates | None = None,
-    cluster: Cluster = ONE_HOST,
+    cluster: AvailableHosts = ONE_HOST,
 ) -> Epoch:
     """Every operator's rows for this epoch; nothing runs yet. The epoch `DRY` never will."""
     epoch = Epoch(number, tag, allocation, shape, observing, gateway, keyed, cluster)
@@ -389,7 +389,7 @@ KEEPING = frozenset(("Project", "SubqueryAlias", "View", "Repartition", "Reparti
 """Logical operators that put out a row for every row."""
 
 
-def shape(topology: Topology, graph: Graph, epoch: Epoch) -> Shape:
+def shape(topology: Topology, graph: Graph, epoch: Epoch) -> PlanShape:
     """That of every epoch, from one that was built without knowing it."""
     trees = {name: _tree(frame.rows) for name, frame in epoch.frames.items()}
     kinds = {name: Counter(kind for kind, _ in tree) for name, tree in trees.items()}
@@ -400,7 +400,7 @@ def shape(topology: Topology, graph: Graph, epoch: Epoch) -> Shape:
         if node.kind is Kind.TRANSFORM and len(node.inputs) == 1 and _keeps(kinds[name], kinds[node.inputs[0]])
     )
     twice = {name for sink in graph.sinks if _by_range(trees[sink]) for name in before(graph, sink)} - keeping
-    return Shape(narrow, keeping, {**dict.fromkeys(twice), **_arrivals(topology, graph, epoch)})
+    return PlanShape(narrow, keeping, {**dict.fromkeys(twice), **_arrivals(topology, graph, epoch)})
 
 
 def _tree(rows: DataFrame) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ SOURCE_ENDED = (
 )
 
 
-class Cause(Enum):
+class FailureKind(Enum):
     """Whether a failure can pass by itself, which decides how often a job is started again."""
 
     TRANSIENT = "transient"
@@ -47,7 +47,7 @@ class Failure:
     """One failure of a job."""
 
     reason: str
-    cause: Cause
+    cause: FailureKind
 
 
 _START = re.compile(
@@ -71,7 +71,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(reason_of(error), cause_of(error))
 
 
-def cause_of(error: BaseException) -> Cause:
+def cause_of(error: BaseException) -> FailureKind:
     """Whether it can pass by itself.
 
     >>> cause_of(ConnectionRefusedError(111, "Connection refused")).value
@@ -85,8 +85,8 @@ def cause_of(error: BaseException) -> Cause:
     if lane is not None:
         text = lane[1].partition(_ROW)[0]  # the row that a lane could not process may contain any words
     if _START.search(text):
-        return Cause.START
-    return Cause.TRANSIENT if transient or _TRANSIENT.search(text) else Cause.DETERMINISTIC
+        return FailureKind.START
+    return FailureKind.TRANSIENT if transient or _TRANSIENT.search(text) else FailureKind.DETERMINISTIC
 
 
 def _texts(error: BaseException) -> Iterator[str]:

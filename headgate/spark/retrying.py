@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from headgate.config import SparkSettings
-from headgate.spark.reasons import Cause, Failure
+from headgate.spark.reasons import Failure, FailureKind
 
 JITTER = 0.5
 """Part of a wait that is left to chance, so that jobs of one outage do not all come back at once."""
@@ -34,7 +34,7 @@ class Retries:
         """Count a failure; returns whether the job is to be started again, which is then due after a while."""
         self._in_a_row += 1
         self._show(failure)
-        if failure.cause is Cause.DETERMINISTIC:
+        if failure.cause is FailureKind.DETERMINISTIC:
             self._deterministic += 1
             if self._deterministic > self.settings.retries:
                 self._due_s = None
@@ -62,11 +62,11 @@ class Retries:
     def _show(self, failure: Failure) -> None:
         """A deterministic failure stays on show; one that says nothing about the job never replaces another."""
         shown = self._shown
-        if shown is None or (shown.cause is not Cause.DETERMINISTIC and failure.cause is not Cause.START):
+        if shown is None or (shown.cause is not FailureKind.DETERMINISTIC and failure.cause is not FailureKind.START):
             self._shown = failure
 
-    def _wait_s(self, cause: Cause) -> float:
+    def _wait_s(self, cause: FailureKind) -> float:
         settings = self.settings
-        limit_s = settings.back_off_limit_s if cause is Cause.DETERMINISTIC else settings.outage_retry_s
+        limit_s = settings.back_off_limit_s if cause is FailureKind.DETERMINISTIC else settings.outage_retry_s
         wait_s = min(limit_s, settings.back_off_s * 2.0 ** min(self._in_a_row - 1, 30))
         return wait_s * (1 - JITTER * self._chance.random())

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from headgate.core.latency import Latency, merge
 from headgate.core.model import Graph
-from headgate.spark.metering import MANY_ROWS, OBSERVED_EVERY, WEIGHTS, Arrivals
-from headgate.spark.plan import Observing, Shape, sources_of
+from headgate.spark.metering import MANY_ROWS, OBSERVED_EVERY, WEIGHTS, ArrivalTimes
+from headgate.spark.plan import Observing, PlanShape, sources_of
 
 ALIKE = 1.5
 """Epochs that differ by no more than this factor count as alike."""
@@ -18,7 +18,7 @@ class Sampling:
     """Few rows are all looked at; of many, a sample in every so many-th epoch. Owner: the thread of the job's query."""
 
     def __init__(self) -> None:
-        self._waited: dict[str, Arrivals] = {}
+        self._waited: dict[str, ArrivalTimes] = {}
         """When rows had arrived, counted from the start of the epoch that was observed last."""
         self._unobserved: int | None = None
         """Epochs with many rows since then, all alike; None if the last one had few."""
@@ -31,7 +31,7 @@ class Sampling:
             return Observing.ALL
         return Observing.NONE if 0 < self._unobserved < OBSERVED_EVERY else Observing.SAMPLE
 
-    def arrivals(self, observed: Mapping[str, Arrivals], started_s: float) -> dict[str, Arrivals]:
+    def arrivals(self, observed: Mapping[str, ArrivalTimes], started_s: float) -> dict[str, ArrivalTimes]:
         """When the rows of an epoch that started then had arrived; rows that were seen not to say it are left out."""
         for name, found in observed.items():
             if found.quantiles_s:
@@ -55,10 +55,10 @@ class EpochRows:
     """The rows of one epoch, by which its latency is told. Times are wall time, as those of producers."""
 
     graph: Graph
-    shape: Shape
+    shape: PlanShape
     sent: Mapping[str, int]
     """Rows that every operator put out."""
-    arrivals: Mapping[str, Arrivals]
+    arrivals: Mapping[str, ArrivalTimes]
     started_s: float
     read_to_s: float
     """When the epoch before was read, or the query started: rows that do not say when they arrived did so since then."""
@@ -76,15 +76,15 @@ class EpochRows:
         ]
         return merge(parts)
 
-    def _arrivals_at(self, source: str, rows: int) -> Arrivals | None:
+    def _arrivals_at(self, source: str, rows: int) -> ArrivalTimes | None:
         """None if the rows of a source were to say when they arrived and do not."""
         if self.shape.observed.get(source) is not None:
             return self.arrivals.get(source)
         return self._evenly(rows)
 
-    def _evenly(self, rows: int) -> Arrivals:
+    def _evenly(self, rows: int) -> ArrivalTimes:
         """Rows that do not say when they arrived did so evenly since the epoch before was read."""
         read_to_s = min(self.read_to_s, self.started_s)
         waited_s = self.started_s - read_to_s
         arrived_s = tuple(read_to_s + waited_s * quantile for quantile, _ in WEIGHTS)
-        return Arrivals(rows, rows, rows * (read_to_s + waited_s / 2), arrived_s)
+        return ArrivalTimes(rows, rows, rows * (read_to_s + waited_s / 2), arrived_s)

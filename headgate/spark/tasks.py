@@ -35,7 +35,7 @@ class Executor(msgspec.Struct, frozen=True):
         return Executor(self.running, self.running_s, max(0.0, self.silent_s - by_s))
 
 
-class Work(msgspec.Struct, frozen=True):
+class TaggedJobs(msgspec.Struct, frozen=True):
     """Spark jobs that run with the same tags, and the executors that have had tasks of theirs."""
 
     tags: str
@@ -48,7 +48,7 @@ class Work(msgspec.Struct, frozen=True):
         return tag in self.tags.split(",")
 
 
-class Watched(msgspec.Struct, frozen=True):
+class TaskSnapshot(msgspec.Struct, frozen=True):
     """All tasks at one moment."""
 
     at_s: float
@@ -59,7 +59,7 @@ class Watched(msgspec.Struct, frozen=True):
     """Task seconds that tasks have waited (counter)."""
     executors: dict[str, Executor]
     """With the driver, which has heartbeats of its own."""
-    works: list[Work]
+    works: list[TaggedJobs]
 
     def heard(self, heartbeat_s: float) -> dict[str, Executor]:
         """The executors, each silent only for as long as Spark itself was not: after a pause of the driver, all seem silent."""
@@ -77,8 +77,8 @@ class TaskWatch:
         self._context.addSparkListener(self._listener)
         self.heartbeat_s = heartbeat_s(spark)
 
-    def read(self) -> Watched:
-        return msgspec.json.decode(self._listener.told(), type=Watched)
+    def read(self) -> TaskSnapshot:
+        return msgspec.json.decode(self._listener.told(), type=TaskSnapshot)
 
     def close(self) -> None:
         """Have Spark forget the listener; a JVM that is gone has."""

@@ -31,26 +31,26 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class JobStart:
     """One start of a job in its life."""
 
     life: str = ""
     number: int = 0
 
 
-def begin_start(place: Path) -> Start:
+def begin_start(place: Path) -> JobStart:
     """The next start of the job that keeps its files here; its number is durable before anything is written under it."""
     before = _last_start(place / FILE)
-    start = Start(before.life or uuid.uuid4().hex, before.number + 1)
+    start = JobStart(before.life or uuid.uuid4().hex, before.number + 1)
     files.replace(place / FILE, msgspec.json.encode(start))
     return start
 
 
-def _last_start(path: Path) -> Start:
+def _last_start(path: Path) -> JobStart:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Start)
+        return msgspec.json.decode(path.read_bytes(), type=JobStart)
     except FileNotFoundError:
-        return Start()
+        return JobStart()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EngineError(
             f'"{path}" is damaged ({error}), and sinks cannot tell this job from an earlier one; remove the job and submit it again'
@@ -61,7 +61,7 @@ def _last_start(path: Path) -> Start:
 class Writing:
     """What a sink of Headgate's knows about who writes."""
 
-    start: Start = Start()
+    start: JobStart = JobStart()
     patience: Patience = PATIENCE
     sink: str = ""
     """The operator."""
@@ -90,4 +90,4 @@ def writing_of(rows: DataFrame) -> Writing:
     current = _current.get()
     if current is not None:
         return current
-    return Writing(Start(rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""))
+    return Writing(JobStart(rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""))

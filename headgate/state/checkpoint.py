@@ -43,14 +43,14 @@ class DeltaFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class EpochWatermark:
     """The watermark of an epoch, so that an epoch that is run again has the same, and that of the next one."""
 
     watermark_ms: int | None = None
     next_ms: int | None = None
 
 
-NO_CLOCK = Clock()
+NO_CLOCK = EpochWatermark()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Record:
 
     epoch: int
     files: tuple[DeltaFile, ...]
-    clock: Clock = NO_CLOCK
+    clock: EpochWatermark = NO_CLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Checkpoint:
 
     # -- epochs --------------------------------------------------------------------------------------------------------
 
-    def commit(self, epoch: int, files: Sequence[DeltaFile], clock: Clock = NO_CLOCK) -> None:
+    def commit(self, epoch: int, files: Sequence[DeltaFile], clock: EpochWatermark = NO_CLOCK) -> None:
         """The epoch is done, and these are its files; committing it again replaces what was said."""
         if self.location.exists(epoch_name(epoch + 1)):
             raise StateError(

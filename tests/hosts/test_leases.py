@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.core.hosts import Host, HostType, btus_begun
 from headgate.errors import HostError
-from headgate.hosts.leases import Budget, Cluster, Ledger, Need, bill, check_needs
+from headgate.hosts.leases import Budget, LeasedCluster, Ledger, Need, bill, check_needs
 
 SMALL = HostType("small", cores=3, memory_mb=5120, price=2.0, btu_s=600)
 
@@ -139,7 +139,7 @@ def test_bill_adds_up_whatever_was_leased(leases, at_s):
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y"]), st.integers(0, 3)), max_size=12))
 def test_room_and_lanes_follow_every_change(changes):
     needs = {("job", "x"): Need(0.5, 100), ("job", "y"): Need(0.1, 900)}
-    cluster = Cluster({name: Host(name, SMALL, 0) for name in "ab"}, needs)
+    cluster = LeasedCluster({name: Host(name, SMALL, 0) for name in "ab"}, needs)
     for host, operator, lanes in changes:
         cluster = cluster.changed(("job", operator), host, lanes)
     assert cluster.lanes(("job", "x")) == sum(lanes for _, operator, lanes in changes if operator == "x")

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.config import HostSettings, Settings
 from headgate.core.hosts import Host, HostPhase, HostType
-from headgate.hosts.leases import Budget, Cluster, Lease, Ledger, Need, Release, Start, Stop
+from headgate.hosts.leases import Budget, LeasedCluster, LeaseHost, Ledger, Need, ReleaseHost, StartLane, StopLane
 from headgate.hosts.leasing import LeaseView, at_stake, lanes_needed, points_gained, spare_lanes, step
 from headgate.hosts.provision import ProvisionState, Terms
 from tests.core.builders import Seen, job_view, view
@@ -29,7 +29,7 @@ def lease_view(*seen: Seen, unplaced: dict[tuple[str, str], int], at_s: float = 
     ledger = Ledger()
     for name in leased:
         ledger = ledger.leased(name, KIND, at_s - 100)
-    return LeaseView(view(at_s, *seen), Cluster(leased, needs, placed), ledger, unplaced)
+    return LeaseView(view(at_s, *seen), LeasedCluster(leased, needs, placed), ledger, unplaced)
 
 
 def decide(now: LeaseView, point_price: float = 1.0, budget: Budget | None = None) -> tuple[object, ...]:
@@ -42,7 +42,7 @@ WANTED = {("late", "work"): 2}
 
 def test_host_is_leased_for_lanes_without_room_if_it_earns_its_price():
     now = lease_view(LATE, unplaced=WANTED, hosts=1)  # 30 points missed, a host costs 6 an hour
-    assert decide(now, point_price=0.2) == (Lease("leased-6", KIND), *[Start(("late", "work"), "leased-6")] * 2)
+    assert decide(now, point_price=0.2) == (LeaseHost("leased-6", KIND), *[StartLane(("late", "work"), "leased-6")] * 2)
     assert decide(now, point_price=0.199) == ()
 
 
@@ -59,13 +59,13 @@ def test_nothing_is_leased_beyond_the_budget():
 
 def test_spare_lanes_of_others_make_room_before_a_host_is_leased():
     now = lease_view(FINE, LATE, unplaced={("late", "work"): 1})
-    assert decide(now, point_price=100.0) == (Stop(("fine", "work"), "h0"), Start(("late", "work"), "h0"))
+    assert decide(now, point_price=100.0) == (StopLane(("fine", "work"), "h0"), StartLane(("late", "work"), "h0"))
 
 
 def test_job_that_was_set_aside_gets_the_lanes_that_its_input_needs():
     now = lease_view(LATE, unplaced={}, hosts=1)
     aside = dataclasses.replace(now, set_aside=frozenset(["late"]))
-    assert decide(aside, point_price=100.0)[0] == Lease("leased-6", KIND)
+    assert decide(aside, point_price=100.0)[0] == LeaseHost("leased-6", KIND)
 
 
 def test_host_is_released_when_the_intents_hold_without_it():
@@ -73,7 +73,7 @@ def test_host_is_released_when_the_intents_hold_without_it():
     ending = {name: dataclasses.replace(host, leased_s=now.view.at_s - 540) for name, host in now.cluster.hosts.items()}
     now = dataclasses.replace(now, cluster=dataclasses.replace(now.cluster, hosts=ending))
     steps = decide(now)
-    assert sum(isinstance(one, Release) for one in steps) == 1
+    assert sum(isinstance(one, ReleaseHost) for one in steps) == 1
 
 
 def test_host_stays_when_a_job_misses_its_intent():

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from headgate.config import HostSettings
 from headgate.core.hosts import Host, HostPhase, HostType, OperatorKey
-from headgate.hosts.leases import Budget, Cluster, Lease, Ledger, Move, Need, Release, Start, Stop, applied
+from headgate.hosts.leases import (
+    Budget,
+    LeasedCluster,
+    LeaseHost,
+    Ledger,
+    MoveLane,
+    Need,
+    ReleaseHost,
+    StartLane,
+    StopLane,
+    applied,
+)
 from headgate.hosts.provision import (
     Demand,
     ProvisionState,
@@ -38,11 +49,11 @@ CALM = Demand(expected_s=1.0, duration_s=1.0, queue=10.0, busy_lanes=1.0)
 
 def cluster(
     placed: dict[str, dict[OperatorKey, int]], leased_s: float = 0.0, phase: HostPhase = HostPhase.READY
-) -> Cluster:
-    return Cluster({name: Host(name, KIND, leased_s, phase) for name in placed}, NEEDS, placed)
+) -> LeasedCluster:
+    return LeasedCluster({name: Host(name, KIND, leased_s, phase) for name in placed}, NEEDS, placed)
 
 
-def view(of: Cluster, demands: dict[OperatorKey, Demand], at_s: float = 100.0) -> ProvisionView:
+def view(of: LeasedCluster, demands: dict[OperatorKey, Demand], at_s: float = 100.0) -> ProvisionView:
     ledger = Ledger()
     for host in of.hosts.values():
         ledger = ledger.leased(host.name, host.kind, host.leased_s)
@@ -109,7 +120,9 @@ def test_host_on_its_way_out_takes_no_lanes():
 # -- algorithm 3
 
 
-def spare(of: Cluster, demands: dict[OperatorKey, Demand], operator: OperatorKey, **scalings: int) -> float | None:
+def spare(
+    of: LeasedCluster, demands: dict[OperatorKey, Demand], operator: OperatorKey, **scalings: int
+) -> float | None:
     state = ProvisionState(scalings={("job", name): count for name, count in scalings.items()})
     return spareness(operator, of, view(of, demands), state, HostSettings())
 
@@ -146,13 +159,13 @@ def test_nothing_is_spare_that_was_not_measured():
 
 def test_lane_goes_to_a_host_with_room():
     _, steps = step(ProvisionState(), view(cluster({"h": {A: 2}, "i": {C: 1, B: 1}}), {C: LATE}), TERMS)
-    assert steps == (Start(C, "i"),)
+    assert steps == (StartLane(C, "i"),)
 
 
 def test_room_is_made_before_a_host_is_leased():
     full = cluster({"h": {A: 2}, "i": {A: 1, B: 1, C: 1}})
     _, steps = step(ProvisionState(), view(full, {A: IDLE, C: LATE}), TERMS)
-    assert steps == (Stop(A, "i"), Start(C, "i"))
+    assert steps == (StopLane(A, "i"), StartLane(C, "i"))
 
 
 def test_nothing_is_scaled_down_if_that_would_not_be_enough():
@@ -161,7 +174,7 @@ def test_nothing_is_scaled_down_if_that_would_not_be_enough():
     tight = dataclasses.replace(full, needs=needs, placed={"h": {A: 1, C: 2}, "i": {B: 1}})
     spares = {C: dataclasses.replace(IDLE, busy_lanes=0.0), B: LATE}
     _, steps = step(ProvisionState(), view(tight, spares), TERMS)
-    assert steps == (Lease("leased-1", KIND), Start(B, "leased-1"))
+    assert steps == (LeaseHost("leased-1", KIND), StartLane(B, "leased-1"))
 
 
 def test_two_lanes_when_very_many_rows_wait_but_none_while_two_are_on_their_way():
@@ -177,7 +190,7 @@ def test_cheapest_host_type_that_fits_is_leased():
     tiny = HostType("tiny", cores=0.1, memory_mb=100, price=0.1, btu_s=600)
     full = cluster({"h": {A: 2}, "i": {B: 1, C: 1, A: 1}})
     _, steps = step(ProvisionState(), view(full, {A: LATE}), Terms((KIND, big, tiny)))
-    assert steps[0] == Lease("leased-1", big)  # 8 lanes for 3.0 are cheaper than 2 for 1.0
+    assert steps[0] == LeaseHost("leased-1", big)  # 8 lanes for 3.0 are cheaper than 2 for 1.0
 
 
 def test_budget_is_never_exceeded_however_late_everything_is():
@@ -202,7 +215,7 @@ def test_at_the_end_of_its_btu_spare_lanes_stop_and_the_others_move():
     long_paid = hosts.with_host(dataclasses.replace(hosts.hosts["h"], leased_s=500.0))
     demands = {C: IDLE, B: dataclasses.replace(CALM, busy_lanes=0.5)}
     _, steps = step(ProvisionState(), view(long_paid, demands, ENDING_S), TERMS)
-    assert set(steps) == {Stop(C, "i"), Move(B, "i", "h"), Release("i")} and steps[-1] == Release("i")
+    assert set(steps) == {StopLane(C, "i"), MoveLane(B, "i", "h"), ReleaseHost("i")} and steps[-1] == ReleaseHost("i")
 
 
 def test_host_is_paid_again_when_its_lanes_have_nowhere_to_go():
@@ -219,7 +232,7 @@ def test_last_host_stays():
 def test_nothing_is_begun_that_cannot_be_done_before_the_next_btu():
     hosts = cluster({"h": {A: 1}, "i": {B: 1}})
     later = hosts.with_host(dataclasses.replace(hosts.hosts["h"], leased_s=500.0))
-    assert step(ProvisionState(), view(later, {}, 569.0), TERMS)[1] == (Move(B, "i", "h"), Release("i"))
+    assert step(ProvisionState(), view(later, {}, 569.0), TERMS)[1] == (MoveLane(B, "i", "h"), ReleaseHost("i"))
     assert step(ProvisionState(), view(later, {}, 571.0), TERMS)[1] == ()  # a move takes 30 s
 
 
@@ -236,14 +249,14 @@ def test_lanes_of_a_failed_host_come_up_elsewhere_and_it_is_no_longer_paid():
     hosts = cluster({"h": {A: 1}, "i": {B: 1}})
     dead = hosts.with_host(dataclasses.replace(hosts.hosts["i"], phase=HostPhase.FAILED))
     _, steps = step(ProvisionState(), view(dead, {}), TERMS)
-    assert steps == (Stop(B, "i"), Release("i"), Start(B, "h"))
+    assert steps == (StopLane(B, "i"), ReleaseHost("i"), StartLane(B, "h"))
 
 
 def test_failed_host_is_replaced_when_the_others_are_full():
     hosts = cluster({"h": {A: 2}, "i": {B: 1}})
     dead = hosts.with_host(dataclasses.replace(hosts.hosts["i"], phase=HostPhase.FAILED))
     _, steps = step(ProvisionState(leases=7), view(dead, {}), TERMS)
-    assert steps[-2:] == (Lease("leased-8", KIND), Start(B, "leased-8"))
+    assert steps[-2:] == (LeaseHost("leased-8", KIND), StartLane(B, "leased-8"))
 
 
 def test_pool_is_left_alone_for_a_while_after_too_many_failures():
@@ -252,7 +265,7 @@ def test_pool_is_left_alone_for_a_while_after_too_many_failures():
         hosts = cluster({"h": {A: 2}, f"leased-{state.leases}": {B: 1}})
         dead = hosts.with_host(dataclasses.replace(hosts.hosts[f"leased-{state.leases}"], phase=HostPhase.FAILED))
         state, steps = step(state, view(dead, {}, at_s), TERMS)
-        leases += any(isinstance(one, Lease) for one in steps)
+        leases += any(isinstance(one, LeaseHost) for one in steps)
         at_s += 20
     assert leases == TERMS.settings.lease_retries
     assert state.no_lease_until_s > at_s
@@ -265,13 +278,13 @@ def test_pool_is_left_alone_for_a_while_after_too_many_failures():
 def test_threshold_adds_lanes_by_the_length_of_the_queue(queue, lanes):
     roomy = cluster({"h": {A: 1, C: 1}, "i": {B: 1}})
     _, steps = threshold_step(ProvisionState(), view(roomy, {C: Demand(1.0, 1.0, queue)}), TERMS)
-    assert [one for one in steps if isinstance(one, Start)] == [Start(C, "h"), Start(C, "i")][:lanes]
+    assert [one for one in steps if isinstance(one, StartLane)] == [StartLane(C, "h"), StartLane(C, "i")][:lanes]
 
 
 def test_threshold_takes_a_lane_as_soon_as_nothing_waits_and_the_host_when_it_is_empty():
     hosts = cluster({"h": {A: 1, B: 1}, "i": {A: 1}})
     _, steps = threshold_step(ProvisionState(), view(hosts, {A: IDLE}, at_s=60.0), TERMS)
-    assert steps == (Stop(A, "i"), Release("i"))
+    assert steps == (StopLane(A, "i"), ReleaseHost("i"))
 
 
 def test_threshold_keeps_the_last_lane_and_the_last_host():
@@ -308,10 +321,10 @@ def test_no_decision_breaks_a_promise(hosts, demands, decide, at_s, budget):
     _, steps = decide(ProvisionState(leases=9), seen, Terms((KIND,), budget))
     after, ledger = before, seen.ledger
     for one in steps:
-        if isinstance(one, Lease):
+        if isinstance(one, LeaseHost):
             assert budget.allows(ledger, KIND, at_s)
             ledger = ledger.leased(one.host, one.kind, at_s)
-        if isinstance(one, Start):
+        if isinstance(one, StartLane):
             assert after.hosts[one.host].usable
         after = applied(after, one, at_s)
     assert after.usable()

@@ -17,13 +17,13 @@ from headgate.core.hosts import HostPhase
 from headgate.core.model import ActionKind
 from headgate.errors import HeadgateError
 from headgate.explain import story
-from headgate.hosts.leases import Budget, Start, Stop
+from headgate.hosts.leases import Budget, StartLane, StopLane
 from headgate.journal import MemoryJournal
 from headgate.sim.billing import lanes_for_peak, run_leased
 from headgate.sim.billing_report import ROWS
 from headgate.sim.leased import LeasedEngine
 from headgate.sim.scenario import load_scenario, read_scenario
-from headgate.sim.service import Service, compliance
+from headgate.sim.service import OperatorService, compliance
 from headgate.sim.simulate import Experiment
 from headgate.sim.spec import Event, Scenario
 
@@ -134,8 +134,8 @@ def test_lane_starts_faster_where_its_image_is():
     world = engine()
     (host,) = [name for name, lanes in world.cluster().placed.items() if KEY in lanes]
     (other,) = [name for name in world.cluster().hosts if name != host]
-    world.place(Start(KEY, host))
-    world.place(Start(KEY, other))
+    world.place(StartLane(KEY, host))
+    world.place(StartLane(KEY, other))
     world.sleep_until(6)
     assert working(world) == 2
     world.sleep_until(11)
@@ -145,7 +145,7 @@ def test_lane_starts_faster_where_its_image_is():
 def test_lane_on_a_new_host_works_once_the_host_is_up():
     world = engine()
     world.pool.lease("new", KIND)
-    world.place(Start(KEY, "new"))
+    world.place(StartLane(KEY, "new"))
     world.sleep_until(39)
     assert working(world) == 1
     world.sleep_until(71)
@@ -155,9 +155,9 @@ def test_lane_on_a_new_host_works_once_the_host_is_up():
 def test_released_host_is_paid_until_its_lanes_have_finished():
     world = engine()
     world.pool.lease("new", KIND)
-    world.place(Start(KEY, "new"))
+    world.place(StartLane(KEY, "new"))
     world.sleep_until(100)
-    world.place(Stop(KEY, "new"))
+    world.place(StopLane(KEY, "new"))
     world.pool.release("new")
     world.sleep_until(119)
     assert "new" in world.pool.hosts()
@@ -171,9 +171,9 @@ def test_rows_are_neither_lost_nor_made_while_lanes_come_and_go():
         world.sleep_until(20.0 * (number + 1))
         host = next(iter(world.cluster().hosts))
         if world.cluster().on(host).get(KEY, 0) > 1:
-            world.place(Stop(KEY, host))
+            world.place(StopLane(KEY, host))
         elif number % 2:
-            world.place(Start(KEY, host))
+            world.place(StartLane(KEY, host))
     reading = world.observe().jobs["oee"]
     assert reading is not None
     done, waiting = reading.operators["temperature"].processed["*"], reading.arrived["temperature"]
@@ -201,7 +201,7 @@ def test_job_that_comes_later_gets_a_place(policy):
 
 
 def test_share_of_rows_in_real_time_without_waiting_is_the_best_of_the_paper():
-    service = Service(expected_s=0.6, occupies_s=0.1)
+    service = OperatorService(expected_s=0.6, occupies_s=0.1)
     service.serve(rows=100, backlog=0, lanes=100, busy=0.01, step_s=1.0)
     assert compliance([service], "real-time") == pytest.approx(0.5828, abs=0.01)
     assert compliance([service], "relaxed") == pytest.approx(1.0, abs=1e-3)

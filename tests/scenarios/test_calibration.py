@@ -27,10 +27,10 @@ from headgate.journal.definitions import (
 )
 from headgate.loads import Sine, Steady
 from headgate.settings import settings_from
-from headgate.sim.calibrate import Calibrated, Measured, calibrated
+from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrated
 from headgate.sim.run import engine_for, run
 from headgate.sim.spec import EpochCosts, HostSpec, JobSpec, OperatorSpec, Scenario
-from headgate.sim.whatif import Changes, Question, answered, changed, predicted
+from headgate.sim.whatif import Question, WhatIfChanges, answered, changed, predicted
 from tests.examples import examples
 
 HOSTS = (HostSpec("host-1", 8, 16, 32), HostSpec("host-2", 8, 16, 32))
@@ -67,7 +67,7 @@ def found_in(journal: MemoryJournal) -> Calibrated:
     assert restored is not None
     definitions = definitions_in(about)
     intents = {name: intent_in(one, name)[0] for name, one in definitions.items()}
-    return calibrated(Measured(restored.snapshots, intents, definitions, settings_in(about)))
+    return calibrated(JobMeasurements(restored.snapshots, intents, definitions, settings_in(about)))
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_costs_of_several_jobs_are_told_apart() -> None:
 @given(factor=st.sampled_from((0.5, 2.0, 3.0)), row_s=st.floats(2e-4, 6e-4), waits=st.floats(0.2, 0.9))
 def test_calibrated_model_predicts_what_the_known_scenario_does(factor: float, row_s: float, waits: float) -> None:
     known = scenario(job("clicks", row_s, waits))
-    changes = Changes({"clicks": factor})
+    changes = WhatIfChanges({"clicks": factor})
     answer = answered(journal_of(known), Question(changes, hold=True, after_s=MEASURED_S))
     true = predicted(changed(known, changes), "static")
     assert answer.then.satisfaction == pytest.approx(true.satisfaction, abs=0.05)
@@ -128,7 +128,7 @@ def test_core_load_of_others_is_kept_apart_from_that_of_the_jobs() -> None:
     load = sum(host.load or 0.0 for host in restored.snapshots[-1].hosts)
     snapshots = tuple(_with_others(snapshot, 3.0) for snapshot in restored.snapshots)
     found = calibrated(
-        Measured(snapshots, {"clicks": Intent(latency="1s")}, definitions_in(journal.about()), Settings())
+        JobMeasurements(snapshots, {"clicks": Intent(latency="1s")}, definitions_in(journal.about()), Settings())
     )
     assert sum(event.value for event in found.scenario.events) == pytest.approx(3.0, rel=0.05)
     assert {event.kind for event in found.scenario.events} == {"cpu-load"}

@@ -15,7 +15,7 @@ from headgate.loads import Steady
 from headgate.sim import report
 from headgate.sim.bars import Bar
 from headgate.sim.plot import draw
-from headgate.sim.run import Logged, Run, Series, run
+from headgate.sim.run import Logged, MeasuredSeries, Run, run
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
 
 
@@ -59,7 +59,7 @@ def test_all_met_is_the_share_of_the_controlled_time_that_could_be_read():
 
 
 def test_share_of_a_job_counts_from_when_control_began():
-    found = made([1.0, 1.0, 0.9], series={"T1": Series()})
+    found = made([1.0, 1.0, 0.9], series={"T1": MeasuredSeries()})
     for at_s, value in ((290.0, 0.0), (310.0, 1.0), (320.0, 0.9), (330.0, 1.0), (340.0, 1.0)):
         found.series["T1"].append(at_s, value, 1.0, 0.0, 100.0, 100.0, 0.0, 100.0)
     assert report.job_met(found, "T1") == 0.75

@@ -13,7 +13,7 @@ from headgate.config import Settings
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Job, JobAllocation
-from headgate.scheduler.memory import Phase
+from headgate.scheduler.memory import SearchPhase
 from headgate.scheduler.policies import Headgate
 from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, PLAIN, Cluster, Response
@@ -94,7 +94,7 @@ def test_well_behaved_cluster_converges_within_the_steps_of_the_theorem(
     for _ in range(ROUNDS):
         cluster.sleep_until(cluster.at_s + chosen.round_s)
         controller.round()
-        if policy.state.phase is Phase.CONVERGED and policy.state.trial is None:
+        if policy.state.phase is SearchPhase.CONVERGED and policy.state.trial is None:
             break
     else:
         raise AssertionError(f"still searching after {ROUNDS} rounds and {len(cluster.applied)} actions")
@@ -142,7 +142,7 @@ def relaxed(job: Batched, rounds: int = 200) -> tuple[Cluster, Headgate, list[fl
 def test_job_in_epochs_finds_its_pace_and_rests(work: float) -> None:
     job = Batched(intent_s=2.0, fixed_s=0.1, work=work)
     cluster, policy, latencies_s = relaxed(job)
-    assert policy.state.phase is Phase.CONVERGED
+    assert policy.state.phase is SearchPhase.CONVERGED
     assert len(cluster.applied) <= 6
     assert latencies_s[-1] <= job.intent_s
 

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.config import Settings
 from headgate.core.model import ActionKind, HostReading
-from headgate.scheduler.memory import Decision, Phase, State
+from headgate.scheduler.memory import Decision, SearchPhase, State
 from headgate.scheduler.rules import TRANSITIONS, cluster_changed, transition_table, withdrawn
 from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started
@@ -38,7 +38,7 @@ def resting(*seen: Seen) -> Story:
     story = started(*seen)
     for _ in range(4):
         story.see(*seen)
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
     return story
 
 
@@ -61,8 +61,8 @@ def test_transition_table_lists_every_rule_with_its_reason() -> None:
         assert rule.name in row and rule.happens in row
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_each_phase_ends_with_a_rule_that_always_fits(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", SearchPhase)
+def test_each_phase_ends_with_a_rule_that_always_fits(phase: SearchPhase) -> None:
     story = Story(state=State(phase=phase))
     assert story.see().rule in {rule.name for rule in TRANSITIONS}
 
@@ -70,8 +70,8 @@ def test_each_phase_ends_with_a_rule_that_always_fits(phase: Phase) -> None:
 # -- no data, after outage
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_nothing_is_decided_while_a_job_cannot_be_read(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", SearchPhase)
+def test_nothing_is_decided_while_a_job_cannot_be_read(phase: SearchPhase) -> None:
     story = started(MISSING, FINE)
     story.state = replace(story.state, phase=phase)
     decision = story.see(MISSING, FINE, unread=["topk"])
@@ -140,7 +140,7 @@ CHANGED = {
 def test_changed_workload_starts_the_search_afresh(seen: tuple[Seen, ...]) -> None:
     story = remembering()
     assert story.see(*seen).rule == "new workload"
-    assert story.state.phase is Phase.SEARCHING
+    assert story.state.phase is SearchPhase.SEARCHING
     assert (story.state.best, story.state.reduced, story.state.trial) == (None, False, None)
 
 
@@ -329,7 +329,7 @@ def skipping() -> Story:
 def test_nobody_left_to_help_means_converged() -> None:
     story = skipping()
     assert story.decisions[-1].rule == "give up"
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 def test_skip_expires_after_an_hour() -> None:
@@ -393,7 +393,7 @@ def test_harm_on_a_congested_cluster_takes_idle_lanes_from_jobs_that_meet_their_
     assert list(decision.action.changes) == ["topk"]
     assert story.lanes("topk") == 2
     assert story.lanes("page-load") == 3
-    assert story.state.phase is Phase.SEARCHING
+    assert story.state.phase is SearchPhase.SEARCHING
 
 
 def test_second_harm_reverts_to_the_best_configuration() -> None:
@@ -408,7 +408,7 @@ def test_second_harm_reverts_to_the_best_configuration() -> None:
         "topk": 10,
         "harmed": 2,
     }
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 def test_step_of_a_job_that_recovers_is_taken_back_when_the_reduction_after_it_did_harm_too() -> None:
@@ -449,7 +449,7 @@ def test_reverts_to_the_best_of_several_steps() -> None:
     decision = story.wait(replace(MISSING, latency_s=1.9), HARMED)
     assert decision.rule == "revert"
     assert story.lanes("page-load") == best
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 def test_job_that_hurt_itself_is_reverted_though_cores_are_free() -> None:
@@ -468,7 +468,7 @@ def test_loss_of_others_without_congestion_is_not_blamed_on_the_action(hosts: tu
     assert decision.rule == "overtaken"
     assert decision.action is None
     assert story.lanes("page-load") == 3
-    assert story.state.phase is Phase.SEARCHING
+    assert story.state.phase is SearchPhase.SEARCHING
 
 
 def test_history_is_forgotten_when_the_workload_overtook_an_action() -> None:
@@ -553,7 +553,7 @@ def test_converges_after_four_rounds_in_which_all_intents_hold() -> None:
     decisions = [story.see(FINE) for _ in range(5)]
     assert [decision.rule for decision in decisions] == ["hold", "hold", "hold", "converge", "rest"]
     assert all(decision.action is None for decision in decisions)
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 def test_four_rounds_must_follow_one_another() -> None:
@@ -573,7 +573,7 @@ def test_gives_up_when_nobody_can_be_helped() -> None:
     decision = story.see(HOPELESS, FINE)
     assert decision.rule == "give up"
     assert "page-load" in decision.cause
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 def test_gives_back_what_did_not_help_when_an_earlier_configuration_was_better() -> None:
@@ -588,7 +588,7 @@ def test_gives_back_what_did_not_help_when_an_earlier_configuration_was_better()
     assert decision.rule == "give back"
     assert decision.action is not None and decision.action.kind is ActionKind.REVERT
     assert (story.lanes("first"), story.lanes("second")) == (3, 2)
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 # -- rest, fell
@@ -603,7 +603,7 @@ def test_loss_of_over_five_percent_ends_the_rest_and_forgets_history() -> None:
     story = resting(MET, FINE)
     fallen = replace(MISSING, latency_s=1.1)
     assert story.see(fallen, FINE).rule == "fell"
-    assert story.state.phase is Phase.SEARCHING
+    assert story.state.phase is SearchPhase.SEARCHING
     assert (story.state.best, story.state.reduced, story.state.rest_score) == (None, False, None)
     assert helped(story.see(fallen, FINE)) == "page-load"
 
@@ -660,7 +660,7 @@ def test_search_does_not_wait_hours_for_a_backlog_while_cores_are_short() -> Non
     story = started(ENDLESS, FINE)
     assert story.see(ENDLESS, FINE, hosts=CONGESTED).rule == "give up"
     assert all(story.see(ENDLESS, FINE, hosts=CONGESTED).action is None for _ in range(60))
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
 
 
 def test_hopeless_job_makes_room_for_a_job_that_takes_hours_to_recover() -> None:
@@ -749,7 +749,7 @@ def test_throttling_that_helped_nobody_is_taken_back(others: tuple[Seen, ...]) -
     story.see(HOG, SHORT, *others, hosts=CONGESTED)
     for _ in range(60):
         story.see(HOG, SHORT, *others)
-    assert story.state.phase is Phase.CONVERGED
+    assert story.state.phase is SearchPhase.CONVERGED
     assert story.lanes("hog") == 20
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.bench.cluster import Cluster, cluster, kill_host
+from headgate.bench.cluster import WorkerCluster, cluster, kill_host
 from headgate.config import StateSettings
 from headgate.state.inspect import Opens, read_opens
 from tests.spark.builders import put_in, start
@@ -25,7 +25,7 @@ NAMES = ("0", "1", "2")
 class Chapters:
     """The job, and what is told of it."""
 
-    def __init__(self, hosts: Cluster) -> None:
+    def __init__(self, hosts: WorkerCluster) -> None:
         self.hosts = hosts
         self.told: dict[str, Any] = {}
         self.before: Mapping[str, int] = {}

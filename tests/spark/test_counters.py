@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.model import Graph, JobAllocation, Operator
-from headgate.spark.counters import Counters, Done, start_of
+from headgate.spark.counters import Counters, FinishedEpoch, start_of
 from headgate.spark.engine import _beyond
 
 GRAPH = Graph.of(Operator("in"), Operator("work", ("in",)))
@@ -44,7 +44,7 @@ def test_lanes_of_another_allocation_do_not_count(counters: Counters) -> None:
     counters.add_rows(2, {"work": {0: 99.0}})
     assert work(counters).lane_rows == (10.0, 0.0, 0.0)
     counters.started(1.0, 0.0)
-    counters.finished(2.0, {}, (), Done(2, "tag", {}, 0), {"work": 2})
+    counters.finished(2.0, {}, (), FinishedEpoch(2, "tag", {}, 0), {"work": 2})
     assert work(counters).lane_rows is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from headgate.spark.event_time import EventTime
 from headgate.spark.sources import ticks
 from headgate.spark.sources.ticks import Tick
-from headgate.state.checkpoint import Clock
+from headgate.state.checkpoint import EpochWatermark
 
 
 def after_rows(timer_ms: int | None, follows_clock: bool = True) -> EventTime:
@@ -42,7 +42,7 @@ def test_timer_waits_for_rows_if_event_time_does_not_follow_the_clock(timer_ms, 
 def test_epoch_without_rows_has_the_watermark_that_the_clock_says_and_keeps_it_when_tried_again():
     event_time = after_rows(48_000)
     assert event_time.begin(1, 103.5) is True
-    assert event_time.clock == Clock(None, 48_500)
+    assert event_time.clock == EpochWatermark(None, 48_500)
     assert event_time.begin(1, 200.0) is False
     assert event_time.watermark_ms(1) == 48_500
     again = EventTime(5_000, True)

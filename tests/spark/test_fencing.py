@@ -18,8 +18,8 @@ from headgate.spark import sinks
 from headgate.spark.engine import SparkEngine
 from headgate.spark.lanes import LaneError
 from headgate.spark.sinks.files import WRITERS, claimed
-from headgate.spark.sinks.redis import Claim, put, redis_hashes
-from headgate.spark.writing import FILE, Start, Writing, begin_start
+from headgate.spark.sinks.redis import WriterClaim, put, redis_hashes
+from headgate.spark.writing import FILE, JobStart, Writing, begin_start
 from headgate.topology import Topology, Writer
 
 from .builders import ROWS, burst, column, put_in, same, topology
@@ -27,7 +27,7 @@ from .conftest import Until
 
 
 def write(sink: Writer, rows: Any, epoch: int, life: str, start: int) -> None:
-    with Writing(Start(life, start)).by("out"):
+    with Writing(JobStart(life, start)).by("out"):
         sink(rows, epoch)
 
 
@@ -60,7 +60,7 @@ def test_a_damaged_life_is_told_instead_of_begun_again(tmp_path: Path, damage: b
 
 def number(path: Path, life: str, start: int, epoch: int) -> int:
     """The number of the directory that an epoch is written to."""
-    found = epoch + claimed(path, Writing(Start(life, start)), epoch).ahead
+    found = epoch + claimed(path, Writing(JobStart(life, start)), epoch).ahead
     (path / f"epoch={found}").mkdir(exist_ok=True)
     return found
 
@@ -154,18 +154,18 @@ def test_hashes_refuse_an_older_start_and_an_older_epoch(
 
 
 def test_a_lane_of_hashes_that_was_overtaken_writes_nothing(redis_client: Redis, redis_url: str) -> None:
-    sink, start = redis_hashes("total:", "user", url=redis_url), Writing(Start("one", 1), sink="totals")
+    sink, start = redis_hashes("total:", "user", url=redis_url), Writing(JobStart("one", 1), sink="totals")
     redis_client.set("fence", "2:0")
     batch = pa.RecordBatch.from_pydict({"user": ["ann"]})
     with pytest.raises(LaneError, match=r'^operator "totals": hashes "total:" .* by a newer start'):
-        list(put(sink, ["user"], Claim(start, "fence", b"1:4"), iter([batch])))
+        list(put(sink, ["user"], WriterClaim(start, "fence", b"1:4"), iter([batch])))
     assert not redis_client.exists("total:ann")
 
 
 def test_a_lane_of_hashes_is_overtaken_between_its_look_and_its_write(
     redis_client: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink, start = redis_hashes("total:", "user", url=redis_url), Writing(Start("one", 1), sink="totals")
+    sink, start = redis_hashes("total:", "user", url=redis_url), Writing(JobStart("one", 1), sink="totals")
     redis_client.set("fence", "1:4")
     multi = Pipeline.multi
 
@@ -176,16 +176,16 @@ def test_a_lane_of_hashes_is_overtaken_between_its_look_and_its_write(
     monkeypatch.setattr(Pipeline, "multi", overtaken)
     batch = pa.RecordBatch.from_pydict({"user": ["ann"]})
     with pytest.raises(LaneError, match="by a newer start"):
-        list(put(sink, ["user"], Claim(start, "fence", b"1:4"), iter([batch])))
+        list(put(sink, ["user"], WriterClaim(start, "fence", b"1:4"), iter([batch])))
     assert not redis_client.exists("total:ann")
 
 
 def test_a_lane_of_hashes_whose_connection_breaks_writes_all_the_same(redis_client: Redis, redis_url: str) -> None:
-    sink, start = redis_hashes("total:", "user", url=redis_url), Writing(Start("one", 1), sink="totals")
+    sink, start = redis_hashes("total:", "user", url=redis_url), Writing(JobStart("one", 1), sink="totals")
     redis_client.set("fence", "1:4")
     for name in ("ann", "bob"):
         batch = pa.RecordBatch.from_pydict({"user": [name]})
-        list(put(sink, ["user"], Claim(start, "fence", b"1:4"), iter([batch])))
+        list(put(sink, ["user"], WriterClaim(start, "fence", b"1:4"), iter([batch])))
         redis_client.client_kill_filter(_type="normal", skipme=True)
     assert redis_client.exists("total:ann", "total:bob") == 2
 

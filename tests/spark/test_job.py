@@ -22,7 +22,7 @@ from headgate.spark import levers
 from headgate.spark.engine import SparkEngine
 from headgate.spark.given import Given, Moment
 from headgate.spark.job import RunningJob, Shared
-from headgate.spark.reasons import Cause, Failure
+from headgate.spark.reasons import Failure, FailureKind
 from headgate.spark.standing import About
 
 from .builders import copied
@@ -168,7 +168,7 @@ def test_supervision_goes_on_when_one_job_cannot_be_looked_at(
     for one in (job, other):
         one.enter(JobPhase.RUNNING)
     monkeypatch.setattr(job, "failure", broken)
-    monkeypatch.setattr(other, "failure", lambda: Failure("no such tier", Cause.DETERMINISTIC))
+    monkeypatch.setattr(other, "failure", lambda: Failure("no such tier", FailureKind.DETERMINISTIC))
     engine = object.__new__(SparkEngine)
     engine._pulse = cast(Any, SimpleNamespace(lost=lambda: ""))
     for one in (job, other):

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from headgate.errors import JobFileError, NeedsSparkError
 from headgate.jobfile import JobRequest
 from headgate.spark import jobloader
-from headgate.spark.jobloader import Answer, build
+from headgate.spark.jobloader import LoadAnswer, build
 from headgate.spark.nursery import NURSERY
 
 from .builders import written
@@ -173,7 +173,7 @@ def test_topology_that_cannot_leave_its_process_is_built_in_the_service(orders):
 
 
 def test_slow_job_file_in_the_service_is_given_up_and_named_to_those_that_wait(orders, tmp_path, monkeypatch):
-    monkeypatch.setattr(jobloader, "_ask", lambda question: Answer())
+    monkeypatch.setattr(jobloader, "_ask", lambda question: LoadAnswer())
     (tmp_path / "quick.py").write_text(JOB)
     quick, go_on = JobRequest(str(tmp_path / "quick.py")), tmp_path / "go on"
     waits = f"import os, time\n    while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n    return job"

@@ -30,7 +30,7 @@ from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sources import kafka as from_kafka
 from headgate.spark.sources.decoding import Decoding, Format
 from headgate.spark.sources.kafka import OWN
-from headgate.spark.sources.kafka_offsets import Partition, Range, share_out
+from headgate.spark.sources.kafka_offsets import OffsetRange, Partition, share_out
 from headgate.topology import Source
 from tests.examples import examples
 from tests.kafka import Epochs, new_topic, order, write
@@ -148,7 +148,7 @@ def test_lanes_change_from_one_epoch_to_the_next(kafka_servers: str, tmp_path: P
 @settings(examples(50))
 @given(rows=st.lists(st.integers(0, 50), min_size=1, max_size=6), lanes=st.integers(1, 12))
 def test_shares_are_equal_and_lose_and_double_nothing(rows: list[int], lanes: int) -> None:
-    ranges = [Range(Partition("t", number), 5, 5 + count) for number, count in enumerate(rows)]
+    ranges = [OffsetRange(Partition("t", number), 5, 5 + count) for number, count in enumerate(rows)]
     shares = share_out(ranges, lanes)
     read = [(part.partition, at) for share in shares for part in share.ranges for at in range(part.first, part.last)]
     assert read == [(one.partition, at) for one in ranges for at in range(one.first, one.last)]
@@ -349,13 +349,13 @@ def test_a_secret_that_is_not_there_is_named() -> None:
 
 
 def test_a_broker_that_is_away_is_an_outage(tmp_path: Path) -> None:
-    from headgate.spark.reasons import Cause, cause_of
+    from headgate.spark.reasons import FailureKind, cause_of
 
     source = from_kafka("a", servers="127.0.0.1:1", options={"socket.connection.setup.timeout.ms": 1000})
     (tmp_path / "source").mkdir()
     with pytest.raises(EngineError, match=r"Kafka at 127\.0\.0\.1:1 could not be used") as away:
         Epochs.__init__(object.__new__(_Impatient), source, tmp_path)
-    assert cause_of(away.value) is Cause.TRANSIENT
+    assert cause_of(away.value) is FailureKind.TRANSIENT
 
 
 class _Impatient(Epochs):

@@ -18,8 +18,8 @@ from headgate.errors import GraphError
 from headgate.spark.connections import KafkaPatience, Patience
 from headgate.spark.kafka import checked_options
 from headgate.spark.sinks import kafka as to_kafka
-from headgate.spark.sinks.kafka import EPOCHS, Note, note_of
-from headgate.spark.writing import Start, Writing
+from headgate.spark.sinks.kafka import EPOCHS, WriterRecord, note_of
+from headgate.spark.writing import JobStart, Writing
 from tests.kafka import new_topic, read_all
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def written(servers: str, topic: str) -> Counter[int]:
 
 def test_rows_become_json_with_a_key(spark: SparkSession, kafka_servers: str, life: str) -> None:
     topic = new_topic("alerts")
-    with Writing(Start(life, 1), PATIENCE).by("out"):
+    with Writing(JobStart(life, 1), PATIENCE).by("out"):
         to_kafka(topic, servers=kafka_servers, key="user")(numbers(spark, 20), 0)
     rows = read_all(kafka_servers, topic)
     assert sorted(json.loads(row.value())["id"] for row in rows) == list(range(20))
@@ -58,7 +58,7 @@ def test_a_column_value_is_written_as_it_is(spark: SparkSession, kafka_servers: 
     rows = spark.sql(
         "SELECT 'k' AS key, cast('v' AS binary) AS value, array(struct('h' AS key, cast('1' AS binary) AS value)) AS headers"
     )
-    with Writing(Start(life, 1), PATIENCE).by("out"):
+    with Writing(JobStart(life, 1), PATIENCE).by("out"):
         to_kafka(topic, servers=kafka_servers)(rows, 0)
     (row,) = read_all(kafka_servers, topic)
     assert (row.key(), row.value(), row.headers()) == (b"k", b"v", [("h", b"1")])
@@ -74,20 +74,20 @@ def test_an_epoch_that_kafka_has_is_not_written_again(spark: SparkSession, kafka
         (3, 1),
         (3, 2),
     ):  # starts 2 and 3 come after a crash before Spark's commit
-        with Writing(Start(life, start), PATIENCE).by("out"):
+        with Writing(JobStart(life, start), PATIENCE).by("out"):
             sink(numbers(spark, 10), epoch)
     assert written(kafka_servers, topic) == dict.fromkeys(range(10), 3)
-    assert note_of(options, PATIENCE.kafka, f"{life}/out") == Note(3, 2)
-    assert note_of(options, PATIENCE.kafka, "another/out") == Note(1, 1)
+    assert note_of(options, PATIENCE.kafka, f"{life}/out") == WriterRecord(3, 2)
+    assert note_of(options, PATIENCE.kafka, "another/out") == WriterRecord(1, 1)
 
 
 def test_an_older_start_writes_no_more(spark: SparkSession, kafka_servers: str, life: str) -> None:
     topic = new_topic("alerts")
     sink = to_kafka(topic, servers=kafka_servers)
-    with Writing(Start(life, 5), PATIENCE).by("out"):
+    with Writing(JobStart(life, 5), PATIENCE).by("out"):
         sink(numbers(spark, 10), 0)
     with (
-        Writing(Start(life, 4), PATIENCE).by("out"),
+        Writing(JobStart(life, 4), PATIENCE).by("out"),
         pytest.raises(Exception, match="written by a newer start of this job than number 4"),
     ):
         sink(numbers(spark, 10), 1)
@@ -101,7 +101,7 @@ def test_an_epoch_is_written_once_however_often_it_is_tried(
     topic = new_topic("alerts")
     sink = to_kafka(topic, servers=kafka_servers, key="user", delivery=delivery)
     for start, epoch in ((1, 0), (2, 0), (2, 1), (3, 1)):
-        with Writing(Start(life, start), PATIENCE).by("out"):
+        with Writing(JobStart(life, start), PATIENCE).by("out"):
             sink(numbers(spark, 30), epoch)
     assert written(kafka_servers, topic) == dict.fromkeys(range(30), 2)
 
@@ -109,7 +109,7 @@ def test_an_epoch_is_written_once_however_often_it_is_tried(
 def test_what_was_written_before_a_crash_is_read_back(spark: SparkSession, kafka_servers: str, life: str) -> None:
     topic, options = new_topic("alerts"), checked_options(kafka_servers, None)
     sink = to_kafka(topic, servers=kafka_servers, delivery="read-back")
-    with Writing(Start(life, 1), PATIENCE).by("out"):
+    with Writing(JobStart(life, 1), PATIENCE).by("out"):
         sink(numbers(spark, 10), 0)
     written_row = next(row.value() for row in read_all(kafka_servers, topic) if json.loads(row.value())["id"] == 3)
     ends = Counter(f"{topic}/{row.partition()}" for row in read_all(kafka_servers, topic))
@@ -119,10 +119,10 @@ def test_what_was_written_before_a_crash_is_read_back(spark: SparkSession, kafka
     client.produce(topic, written_row)  # then the lane died
     assert client.flush(30) == 0
     for start in (2, 3):
-        with Writing(Start(life, start), PATIENCE).by("out"):
+        with Writing(JobStart(life, start), PATIENCE).by("out"):
             sink(numbers(spark, 10), 1)
     assert written(kafka_servers, topic) == dict.fromkeys(range(10), 2)
-    assert note_of(options, PATIENCE.kafka, f"{life}/out") == Note(2, 1)
+    assert note_of(options, PATIENCE.kafka, f"{life}/out") == WriterRecord(2, 1)
 
 
 def test_a_new_job_of_the_same_name_writes_from_its_first_epoch(
@@ -130,7 +130,7 @@ def test_a_new_job_of_the_same_name_writes_from_its_first_epoch(
 ) -> None:
     topic = new_topic("alerts")
     for each in (life, uuid4().hex):
-        with Writing(Start(each, 1), PATIENCE).by("out"):
+        with Writing(JobStart(each, 1), PATIENCE).by("out"):
             to_kafka(topic, servers=kafka_servers)(numbers(spark, 10), 0)
     assert written(kafka_servers, topic) == dict.fromkeys(range(10), 2)
 
@@ -139,7 +139,7 @@ def test_at_least_once_writes_an_epoch_again(spark: SparkSession, kafka_servers:
     topic = new_topic("alerts")
     sink = to_kafka(topic, servers=kafka_servers, delivery="at-least-once")
     for start in (1, 2):
-        with Writing(Start(life, start), PATIENCE).by("out"):
+        with Writing(JobStart(life, start), PATIENCE).by("out"):
             sink(numbers(spark, 10), 0)
     assert written(kafka_servers, topic) == dict.fromkeys(range(10), 2)
 

@@ -29,7 +29,7 @@ from headgate.spark.sinks.redis import redis as to_redis
 from headgate.spark.sinks.redis import redis_hashes
 from headgate.spark.sources.redis import RedisReader, RedisStreams
 from headgate.spark.sources.redis import redis as from_redis
-from headgate.spark.sources.redis_entries import FINENESS, FIRST, Range, order, pages, survey
+from headgate.spark.sources.redis_entries import FINENESS, FIRST, EntryRange, order, pages, survey
 from headgate.topology import Source, Writer
 from tests.examples import examples
 
@@ -199,7 +199,7 @@ def test_a_split_loses_and_doubles_nothing(
 ) -> None:
     redis_client.delete("orders")
     add(redis_client, "orders", range(rows))
-    whole = Range("orders", FIRST, "99999999999999-0")
+    whole = EntryRange("orders", FIRST, "99999999999999-0")
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module("headgate.spark.sources.redis_entries")
         patch.setattr(module, "WALK_ROWS", walked)
@@ -351,7 +351,7 @@ def test_a_redis_that_goes_down_while_it_is_read_is_named(runner: Runner) -> Non
     with pytest.raises(LaneError, match=sentence):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     with pytest.raises(LaneError, match=sentence):
-        next(reader.read(Range("orders", FIRST, "1-0")))
+        next(reader.read(EntryRange("orders", FIRST, "1-0")))
 
 
 def test_a_key_that_is_no_stream_is_told(runner: Runner, redis_client: Redis, redis_url: str) -> None:

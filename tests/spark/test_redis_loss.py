@@ -24,8 +24,8 @@ from headgate.spark.engine import SparkEngine
 from headgate.spark.lanes import LaneError
 from headgate.spark.levers import Levers
 from headgate.spark.sources.redis import BEGUN, PLANNED, RedisReader, RedisStreams, redis, remember
-from headgate.spark.sources.redis_entries import FIRST, Range, first_mark, look
-from headgate.spark.writing import Start, Writing
+from headgate.spark.sources.redis_entries import FIRST, EntryRange, first_mark, look
+from headgate.spark.writing import JobStart, Writing
 from headgate.topology import Topology
 
 from .builders import column, put_in, topology
@@ -286,7 +286,7 @@ def test_a_redis_that_does_not_answer_holds_up_no_call_beyond_its_time_out(
         lambda: job.source.arrived(job.place),
         job.plan,
         job.reader.prepareForTriggerAvailableNow,
-        lambda: list(job.reader.read(Range("orders", FIRST, "1-0"))),
+        lambda: list(job.reader.read(EntryRange("orders", FIRST, "1-0"))),
     ]
     for call in calls:
         began_s = time.monotonic()
@@ -302,7 +302,7 @@ def test_a_hanging_redis_holds_up_no_sink_beyond_its_time_out(
     request.getfixturevalue("stopped")
     for sink in (sinks.redis("out", url=redis_url), sinks.redis_hashes("out:", "id", url=redis_url)):
         began_s = time.monotonic()
-        with Writing(Start("one", 1), SOON).by("out"), pytest.raises(EngineError, match=r"used: TimeoutError: "):
+        with Writing(JobStart("one", 1), SOON).by("out"), pytest.raises(EngineError, match=r"used: TimeoutError: "):
             sink(rows, 0)
         assert time.monotonic() - began_s < 2
 

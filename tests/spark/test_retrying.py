@@ -10,14 +10,14 @@ import pytest
 from headgate.config import SparkSettings
 from headgate.errors import EngineError, StateBusyError, StateError
 from headgate.spark.keyed_lanes import lane_error
-from headgate.spark.reasons import SOURCE_ENDED, Cause, Failure, cause_of, comes_from_source, reason_of
+from headgate.spark.reasons import SOURCE_ENDED, Failure, FailureKind, cause_of, comes_from_source, reason_of
 from headgate.spark.retrying import Retries
 from headgate.state.store import on_disk
 
 SETTINGS = SparkSettings(retries=2, back_off_s=1.0, back_off_limit_s=60.0, outage_retry_s=10.0)
-OWN = Failure("ZeroDivisionError: division by zero", Cause.DETERMINISTIC)
-OUTAGE = Failure("Redis refused", Cause.TRANSIENT)
-NOT_STARTED = Failure("Python worker failed to connect back", Cause.START)
+OWN = Failure("ZeroDivisionError: division by zero", FailureKind.DETERMINISTIC)
+OUTAGE = Failure("Redis refused", FailureKind.TRANSIENT)
+NOT_STARTED = Failure("Python worker failed to connect back", FailureKind.START)
 
 
 class FromSpark(Exception):
@@ -51,38 +51,38 @@ def of_a_lane(by: StateError) -> FromSpark:
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), Cause.TRANSIENT),
-        (TimeoutError(), Cause.TRANSIENT),
-        (OSError(28, "No space left on device"), Cause.TRANSIENT),
-        (caused(ConnectionResetError(104, "Connection reset by peer")), Cause.TRANSIENT),
-        (EngineError("Redis at redis://x could not be used: Timeout reading from socket"), Cause.TRANSIENT),
-        (FromSpark("Job aborted: ExecutorLostFailure (executor 2 exited)"), Cause.TRANSIENT),
-        (FromSpark("Caused by: java.net.ConnectException: refused"), Cause.TRANSIENT),
+        (ConnectionRefusedError(111, "Connection refused"), FailureKind.TRANSIENT),
+        (TimeoutError(), FailureKind.TRANSIENT),
+        (OSError(28, "No space left on device"), FailureKind.TRANSIENT),
+        (caused(ConnectionResetError(104, "Connection reset by peer")), FailureKind.TRANSIENT),
+        (EngineError("Redis at redis://x could not be used: Timeout reading from socket"), FailureKind.TRANSIENT),
+        (FromSpark("Job aborted: ExecutorLostFailure (executor 2 exited)"), FailureKind.TRANSIENT),
+        (FromSpark("Caused by: java.net.ConnectException: refused"), FailureKind.TRANSIENT),
         (
             FromSpark(
                 "org.apache.spark.SparkException: Python worker failed to connect back.\n"
                 "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
             ),
-            Cause.START,
+            FailureKind.START,
         ),
-        (FromSpark("LaneError: operator \"work\": ZeroDivisionError: division by zero"), Cause.DETERMINISTIC),
+        (FromSpark("LaneError: operator \"work\": ZeroDivisionError: division by zero"), FailureKind.DETERMINISTIC),
         (
             FromSpark("LaneError: operator \"work\": ValueError: bad, for the row {'text': 'Connection refused'}"),
-            Cause.DETERMINISTIC,
+            FailureKind.DETERMINISTIC,
         ),
-        (EngineError('operator "large": its function returned int; it must return a DataFrame'), Cause.DETERMINISTIC),
-        (LookupError("no such tier"), Cause.DETERMINISTIC),
-        (full(), Cause.TRANSIENT),
-        (of_a_lane(full()), Cause.TRANSIENT),
-        (of_a_lane(StateBusyError("slice 3 is still held by another process after 10 s")), Cause.TRANSIENT),
-        (of_a_lane(StateError("slice 3 has no copy")), Cause.DETERMINISTIC),
+        (EngineError('operator "large": its function returned int; it must return a DataFrame'), FailureKind.DETERMINISTIC),
+        (LookupError("no such tier"), FailureKind.DETERMINISTIC),
+        (full(), FailureKind.TRANSIENT),
+        (of_a_lane(full()), FailureKind.TRANSIENT),
+        (of_a_lane(StateBusyError("slice 3 is still held by another process after 10 s")), FailureKind.TRANSIENT),
+        (of_a_lane(StateError("slice 3 has no copy")), FailureKind.DETERMINISTIC),
         (
             FromSpark("LaneError: operator \"work\": ValueError: bad, for the row {'text': 'StateFullError: full'}"),
-            Cause.DETERMINISTIC,
+            FailureKind.DETERMINISTIC,
         ),
     ],
 )  # fmt: skip
-def test_causes_that_can_pass_are_told_from_those_that_cannot(error: Exception, cause: Cause) -> None:
+def test_causes_that_can_pass_are_told_from_those_that_cannot(error: Exception, cause: FailureKind) -> None:
     assert cause_of(error) is cause
 
 

@@ -27,7 +27,7 @@ from pyiceberg.catalog import load_catalog
 from headgate.bench.tables import servers
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.writing import Start, Writing
+from headgate.spark.writing import JobStart, Writing
 from headgate.topology import Topology, Writer
 
 from .builders import ROWS, change, put_in, reading, same, topology
@@ -52,7 +52,7 @@ def catalog(tmp_path: Path) -> dict[str, str]:
 
 
 def write(sink: Writer, rows: Any, epoch: int, start: int = 1) -> None:
-    with Writing(Start("one", start)).by("out"):
+    with Writing(JobStart("one", start)).by("out"):
         sink(rows, epoch)
 
 

@@ -22,13 +22,13 @@ from pyspark.sql import types as T
 from headgate.bench.tables import servers, writer
 from headgate.errors import EngineError, GraphError
 from headgate.spark import extras, levers, sinks, sources
-from headgate.spark.delta import Place
+from headgate.spark.delta import TableLocation
 from headgate.spark.lanes import LaneError
 from headgate.spark.levers import Levers
 from headgate.spark.sinks import staged
 from headgate.spark.sinks.staged import Claim, Receipt, Stage, Table
 from headgate.spark.sources.delta import DeltaReader, columns_of
-from headgate.spark.writing import Start, Writing
+from headgate.spark.writing import JobStart, Writing
 
 COLUMNS = writer.COLUMNS
 
@@ -66,19 +66,19 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     key = ("key",) if merge else ()
     if store == "s3":
         found = request.getfixturevalue("bucket")
-        return writer.Target("delta", tmp_path, key, f"{found.uri}/{tmp_path.name}", found.storage)
+        return writer.TableUnderTest("delta", tmp_path, key, f"{found.uri}/{tmp_path.name}", found.storage)
     if store == "postgres":
         import psycopg
 
         url = request.getfixturevalue("postgres_url")
         with psycopg.connect(url) as connection:
             connection.execute("DROP TABLE IF EXISTS rows_all, rows_key, headgate_epochs")
-        return writer.Target(store, tmp_path, key, url)
-    return writer.Target(store, tmp_path, key)
+        return writer.TableUnderTest(store, tmp_path, key, url)
+    return writer.TableUnderTest(store, tmp_path, key)
 
 
 def claim(epoch: int, start: int = 1, life: str = "one") -> Claim:
-    return Claim(Writing(Start(life, start), sink="out"), epoch)
+    return Claim(Writing(JobStart(life, start), sink="out"), epoch)
 
 
 def put(stage: Stage | None, epoch: int) -> list[Receipt]:
@@ -170,7 +170,7 @@ def test_a_column_that_the_table_does_not_have_is_refused_by_name(target: Any) -
 
 
 def test_a_column_that_does_not_fit_the_table_is_named_with_its_sink(tmp_path: Path) -> None:
-    target = writer.Target("delta", tmp_path)
+    target = writer.TableUnderTest("delta", tmp_path)
     write(target.sink(), claim(0))
     text = pa.schema([("key", pa.string()), *list(COLUMNS)[1:]])
     stage = target.sink().begin(claim(1), text)
@@ -246,7 +246,7 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert "hush" not in repr(shown)
     assert "hush" not in str(sources.delta("s3://lake/rows", storage=storage).options(Path("in")))
-    assert "hush" not in repr(Place.of("s3://lake/rows", storage))
+    assert "hush" not in repr(TableLocation.of("s3://lake/rows", storage))
     with pytest.raises(EngineError, match=r"could not be used: ConnectionError: .*refused") as told:
         shown[-1].begin(claim(0), COLUMNS)  # type: ignore[attr-defined]
     assert "hush" not in str(told.value)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from headgate.spark import hosts, session
 from headgate.spark.engine import SparkEngine
 from headgate.spark.hosts import Hosts
-from headgate.spark.tasks import HEARTBEAT, Executor, TaskWatch, Watched, Work
+from headgate.spark.tasks import HEARTBEAT, Executor, TaggedJobs, TaskSnapshot, TaskWatch
 
 from .conftest import SETTINGS, Until
 
@@ -34,7 +34,7 @@ def watch(spark: SparkSession) -> Iterator[TaskWatch]:
 
 def test_tasks_beyond_the_slots_wait_and_none_is_left(spark: SparkSession, watch: TaskWatch, until: Until) -> None:
     context = spark.sparkContext
-    seen: list[Watched] = [watch.read()]
+    seen: list[TaskSnapshot] = [watch.read()]
     nap = threading.Thread(target=lambda: context.parallelize(range(TASKS), TASKS).mapPartitions(napping).count())
     nap.start()
     while nap.is_alive():
@@ -91,10 +91,10 @@ class Told:
     heartbeat_s = 2.0
 
     def __init__(self, **executors: Executor) -> None:
-        self.watched = Watched(0.0, 0, 0.0, executors, [])
+        self.watched = TaskSnapshot(0.0, 0, 0.0, executors, [])
         self.on = {"one": ("1", "10.0.0.1", 2.0), "two": ("2", "10.0.0.2", 2.0), "three": ("3", "10.0.0.2", 2.0)}
 
-    def read(self) -> Watched:
+    def read(self) -> TaskSnapshot:
         return self.watched
 
     def executors(self) -> list[tuple[str, str, float]]:
@@ -107,7 +107,7 @@ class Told:
         all_ = {**self.watched.executors, **{numbers[name]: found for name, found in changed.items()}}
         kept = {name: found for name, found in all_.items() if found is not None}
         now = self.watched
-        self.watched = Watched(now.at_s + seconds, 0, now.waiting_s + waiting_s, kept, now.works)
+        self.watched = TaskSnapshot(now.at_s + seconds, 0, now.waiting_s + waiting_s, kept, now.works)
 
 
 def cluster(told: Told) -> Hosts:
@@ -169,10 +169,10 @@ def test_lanes_are_planned_without_suspect_hosts_unless_all_are() -> None:
 
 def test_only_work_that_touches_a_silent_executor_is_stuck_and_only_if_there_is_another() -> None:
     told = Told(**{"1": executor(1.0), "2": executor(1.0, 6.0)})
-    works = [Work("a,session", "1,2"), Work("b,session", "1")]
-    told.watched = Watched(0.0, 0, 0.0, told.watched.executors, works)
+    works = [TaggedJobs("a,session", "1,2"), TaggedJobs("b,session", "1")]
+    told.watched = TaskSnapshot(0.0, 0, 0.0, told.watched.executors, works)
     assert cluster(told).stuck() == ["a", "session"]
-    told.watched = Watched(0.0, 0, 0.0, {"2": executor(1.0, 6.0), "driver": executor(0.0)}, works)
+    told.watched = TaskSnapshot(0.0, 0, 0.0, {"2": executor(1.0, 6.0), "driver": executor(0.0)}, works)
     assert cluster(told).stuck() == []
 
 

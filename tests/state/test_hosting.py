@@ -17,7 +17,7 @@ from headgate.state.copies import Copies
 from headgate.state.faults import MOVING, POINTS, watched
 from headgate.state.hosting import PLACEMENT, Hosting, Wanted, read_placement
 from headgate.state.placement.routing import routed
-from headgate.state.placement.slices import HostJoined, Phase, Placement, step
+from headgate.state.placement.slices import HostJoined, MigrationPhase, Placement, step
 from headgate.state.placement.targets import Duty, achieved, duties, waiting
 from headgate.state.stores import close_stores
 from headgate.state.tending import Tended, tend
@@ -239,7 +239,7 @@ def test_migrations_are_handed_over_together_and_do_not_wait_for_a_host_that_is_
     cluster.lanes, cluster.silent = 4, {"d"}
     cluster.go_on(3)
     phases = Counter(place.migration.phase for place in cluster.placed().places if place.migration)
-    assert phases[Phase.REROUTE] and phases[Phase.PREPARE]
+    assert phases[MigrationPhase.REROUTE] and phases[MigrationPhase.PREPARE]
     cluster.go_on(SETTINGS.hand_over_epochs)
     assert cluster.homes()["c"] and not cluster.homes()["d"]
     cluster.silent = set()

@@ -28,8 +28,8 @@ from headgate.state.placement.slices import (
     HostJoined,
     HostLeaves,
     HostLost,
+    MigrationPhase,
     MoveAsked,
-    Phase,
     Placement,
     end_of_phase,
     step,
@@ -474,7 +474,7 @@ def test_a_migration_in_four_phases_leaves_the_destination_local(place):
     world.run()
     world.meet(MoveAsked(0, "b"))
     while (migration := world.placement.places[0].migration) is not None:
-        if migration.phase is Phase.REROUTE:
+        if migration.phase is MigrationPhase.REROUTE:
             world.run()  # the source goes on until the epoch boundary
             assert "rebuilt" not in world.driver.origins()
         end = end_of_phase(0, migration)

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.config import StateSettings
 from headgate.errors import StateBusyError, StateError, StateLostError
-from headgate.state.checkpoint import Clock
+from headgate.state.checkpoint import EpochWatermark
 from headgate.state.copies import Copies
 from headgate.state.inspect import read_state
 from headgate.state.stores import close_stores
@@ -193,7 +193,7 @@ def test_the_clock_of_an_epoch_is_part_of_its_record(place):
     job = Job(place)
     checkpoint = job.driver.checkpoint
     for epoch in range(4):
-        checkpoint.commit(epoch, job.driver.run(job.batch(0, 0)), Clock(epoch * 10, epoch * 10 + 10))
+        checkpoint.commit(epoch, job.driver.run(job.batch(0, 0)), EpochWatermark(epoch * 10, epoch * 10 + 10))
         job.driver.epoch += 1
     job.set_back(2)
     again, before = checkpoint.record(2), checkpoint.record(1)

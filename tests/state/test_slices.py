@@ -18,8 +18,8 @@ from headgate.state.placement.slices import (
     HostJoined,
     HostLeaves,
     HostLost,
+    MigrationPhase,
     MoveAsked,
-    Phase,
     Placement,
     backup_hosts,
     end_of_phase,
@@ -73,10 +73,10 @@ def test_a_migration_goes_through_four_phases_and_changes_hands_once():
         seen.append((migration.phase, placement.places[0].active, end.host))
         placement = step(placement, end)
     assert seen == [
-        (Phase.PREPARE, "a", "b"),
-        (Phase.REBUILD, "a", "b"),
-        (Phase.REROUTE, "a", "b"),
-        (Phase.RELEASE, "b", "a"),
+        (MigrationPhase.PREPARE, "a", "b"),
+        (MigrationPhase.REBUILD, "a", "b"),
+        (MigrationPhase.REROUTE, "a", "b"),
+        (MigrationPhase.RELEASE, "b", "a"),
     ]
     assert placement.places[0].active == "b"
     assert placement.places[0].backups == ("a",)

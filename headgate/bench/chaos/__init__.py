@@ -24,8 +24,8 @@ from typing import Any
 from headgate.bench import Figure, Result
 from headgate.bench.chaos.faults import Fault, Injected, Scene, drawn
 from headgate.bench.chaos.feeder import Feeder
-from headgate.bench.chaos.oracle import Verdict, verdict
-from headgate.bench.chaos.service import JOB, Service
+from headgate.bench.chaos.oracle import OutputFaults, verdict
+from headgate.bench.chaos.service import JOB, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
 from headgate.config import FAST
 from headgate.errors import EngineError
@@ -51,7 +51,7 @@ MEDIAN_S = 20.0
 
 
 @dataclass(slots=True)
-class Course:
+class ChaosCourse:
     """What happened."""
 
     faults: int = 0
@@ -72,7 +72,7 @@ def measure(minutes: float = 10.0, seed: int | None = None) -> Result:
     seed = secrets.randbelow(10**6) if seed is None else seed
     place = Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
     _tell(f"seed {seed}; logs in {place}, which goes if all is well")
-    course = Course()
+    course = ChaosCourse()
     with _ending_cleanly():
         found = _ran(place, course, minutes, seed)
     result = Result(tuple(_figures(course, found, seed)), tuple(_bars(course, found, minutes)))
@@ -94,7 +94,7 @@ def _ending_cleanly() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _ran(place: Path, course: Course, minutes: float, seed: int) -> Verdict:
+def _ran(place: Path, course: ChaosCourse, minutes: float, seed: int) -> OutputFaults:
     with ExitStack() as stack:
         disk = Disk(place / "disk")
         stack.callback(disk.close)
@@ -102,7 +102,7 @@ def _ran(place: Path, course: Course, minutes: float, seed: int) -> Verdict:
         stack.callback(redis.close)
         redis.start()
         out = disk.path / "out"
-        service = Service(disk.path / "home", redis.url, out, place / "service.log")
+        service = SupervisedService(disk.path / "home", redis.url, out, place / "service.log")
         stack.callback(_keep_logs, disk.path / "home", place)
         stack.callback(service.close)
         feeder = Feeder(redis.url, seed, RATE_ROWS_S)
@@ -121,7 +121,7 @@ def _ran(place: Path, course: Course, minutes: float, seed: int) -> Verdict:
         return verdict(redis.client, out, feeder.fed)
 
 
-def _break(scene: Scene, feeder: Feeder, course: Course, minutes: float, faults: Iterator[Fault]) -> None:
+def _break(scene: Scene, feeder: Feeder, course: ChaosCourse, minutes: float, faults: Iterator[Fault]) -> None:
     """Bursts of faults until the time is over and there were enough: longer ones if there were too few for the time that has passed."""
     scene.service.keep_running()
     started_s = _current(scene, feeder, FIRST_S)
@@ -143,7 +143,7 @@ def _break(scene: Scene, feeder: Feeder, course: Course, minutes: float, faults:
             return
 
 
-def _burst(scene: Scene, course: Course, faults: Iterator[Fault], size: int) -> None:
+def _burst(scene: Scene, course: ChaosCourse, faults: Iterator[Fault], size: int) -> None:
     """Some faults shortly after one another; what lasts is over when this returns."""
     lasting: list[tuple[float, Injected]] = []
     injected = 0
@@ -191,7 +191,7 @@ def _within(limit_s: float, scene: Scene, rows: int) -> float | None:
     return None
 
 
-def _rescued(scene: Scene, feeder: Feeder, course: Course) -> bool:
+def _rescued(scene: Scene, feeder: Feeder, course: ChaosCourse) -> bool:
     """What a person would do; the benchmark has failed, but goes on to see what else happens."""
     course.rescues += 1
     job = ((scene.service.status() or {}).get("jobs") or {}).get(JOB) or {}
@@ -205,7 +205,7 @@ def _rescued(scene: Scene, feeder: Feeder, course: Course) -> bool:
 
 
 @contextmanager
-def _watched(service: Service, course: Course) -> Iterator[None]:
+def _watched(service: SupervisedService, course: ChaosCourse) -> Iterator[None]:
     """Look at the status once a second, and remember which processes there are."""
     over = threading.Event()
 
@@ -235,7 +235,7 @@ def _shown_on_old_readings(status: Mapping[str, Any]) -> bool:
     return age_s is None or age_s > STALE_ROUNDS * FAST["round_s"]
 
 
-def _left(service: Service) -> int:
+def _left(service: SupervisedService) -> int:
     """Processes that are still there some seconds after the service has ended."""
     deadline_s = time.monotonic() + 15
     while (left := service.left()) and time.monotonic() < deadline_s:
@@ -253,7 +253,7 @@ def _keep_logs(home: Path, place: Path) -> None:
         shutil.copytree(home / "hosts", place / "hosts", dirs_exist_ok=True)
 
 
-def _figures(course: Course, found: Verdict, seed: int) -> Iterator[Figure]:
+def _figures(course: ChaosCourse, found: OutputFaults, seed: int) -> Iterator[Figure]:
     yield Figure("seed", seed, "")
     yield Figure("faults", course.faults, "faults")
     yield Figure("rows put out", found.rows, "rows")
@@ -263,7 +263,7 @@ def _figures(course: Course, found: Verdict, seed: int) -> Iterator[Figure]:
     yield Figure("looks at the status", course.looks, "looks")
 
 
-def _bars(course: Course, found: Verdict, minutes: float) -> Iterator[Bar]:
+def _bars(course: ChaosCourse, found: OutputFaults, minutes: float) -> Iterator[Bar]:
     yield Bar("faults", course.faults, ">=", FAULTS_PER_MINUTE * minutes)
     yield Bar("rows lost", found.lost, "<=", 0)
     yield Bar("rows doubled", found.doubled, "<=", 0)

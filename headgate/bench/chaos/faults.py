@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from headgate.bench.chaos.service import Role, Service
+from headgate.bench.chaos.service import Role, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
 
 FREEZE_S = 20.0
@@ -22,7 +22,7 @@ LEVERS = ({"read_limit": 200}, {"read_limit": 5000}, {"share": 1}, {"share": 3})
 class Scene:
     """Everything that can go wrong."""
 
-    service: Service
+    service: SupervisedService
     redis: RedisServer
     disk: Disk
     random: random.Random

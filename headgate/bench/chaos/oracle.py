@@ -17,7 +17,7 @@ PAGE = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OutputFaults:
     """What is wrong with the output; all zero if nothing is."""
 
     rows: int
@@ -29,7 +29,7 @@ class Verdict:
     """Keys whose last count and sum in the files differ from what was fed."""
 
 
-def verdict(client: Redis, out: Path, fed: Fed) -> Verdict:
+def verdict(client: Redis, out: Path, fed: Fed) -> OutputFaults:
     """Compare the stream and the files with what was fed."""
     rows: Counter[tuple[str, int]] = Counter()
     numbers: dict[str, list[int]] = {}
@@ -40,7 +40,7 @@ def verdict(client: Redis, out: Path, fed: Fed) -> Verdict:
         repeated += int(row["repeated"])
     expected = {(key, seq) for key, count in fed.counts.items() for seq in range(count)}
     broken = sum(sorted(numbers.get(key, [])) != list(range(1, count + 1)) for key, count in fed.counts.items())
-    return Verdict(
+    return OutputFaults(
         rows=rows.total(),
         lost=len(expected - rows.keys()),
         doubled=rows.total() - len(rows) + len(rows.keys() - expected),

@@ -44,7 +44,7 @@ _CLASSES = {
 _LANES = ["headgate.spark.daemon", "pyspark.worker"]
 
 
-class Service:
+class SupervisedService:
     """Started again by whoever watches it when it has ended, as an operator or systemd would."""
 
     def __init__(self, home: Path, url: str, out: Path, log: Path) -> None:

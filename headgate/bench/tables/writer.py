@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from headgate import files
-from headgate.spark.delta import Place
+from headgate.spark.delta import TableLocation
 from headgate.spark.sinks import staged
-from headgate.spark.sinks.delta import Delta
+from headgate.spark.sinks.delta import DeltaSink
 from headgate.spark.sinks.iceberg import Iceberg
 from headgate.spark.sinks.postgres import Postgres
 from headgate.spark.sinks.staged import Claim, Receipt, Stage, Table
@@ -34,7 +34,7 @@ DONE = "committed"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TableUnderTest:
     """A table under test."""
 
     store: str
@@ -50,7 +50,7 @@ class Target:
             return Postgres(self.url, self._name, self.key)
         if self.store == "iceberg":
             return Iceberg("bench", "bench.rows", self._catalog())
-        return Delta(self._uri, self.key, storage=self.storage)
+        return DeltaSink(self._uri, self.key, storage=self.storage)
 
     def rows(self) -> list[tuple[int, int]]:
         """Key and number of every row that a reader sees."""
@@ -64,7 +64,7 @@ class Target:
         return list(zip(table["key"].to_pylist(), table["row"].to_pylist(), strict=True))
 
     def _delta(self) -> pa.Table:
-        return Place.of(self._uri, self.storage).table().to_pyarrow_table()
+        return TableLocation.of(self._uri, self.storage).table().to_pyarrow_table()
 
     def _iceberg(self) -> pa.Table:
         from pyiceberg.catalog import load_catalog
@@ -109,13 +109,13 @@ class Wrong:
     doubled: int
 
 
-def compared(target: Target) -> Wrong:
+def compared(target: TableUnderTest) -> Wrong:
     """What is missing, and what is there more than once or should not be."""
     wanted, found = Counter(expected(committed(target), target.key)), Counter(target.rows())
     return Wrong((wanted - found).total(), (found - wanted).total())
 
 
-def committed(target: Target) -> int:
+def committed(target: TableUnderTest) -> int:
     """Epochs that Spark would know as committed."""
     try:
         return int((target.place / DONE).read_text())
@@ -126,7 +126,7 @@ def committed(target: Target) -> int:
 # -- the process
 
 
-def write(target: Target, epochs: int, fatal: str | None = None) -> None:
+def write(target: TableUnderTest, epochs: int, fatal: str | None = None) -> None:
     """Writes the next epochs; the process kills itself when it passes this point of the last one."""
     writing = Writing(begin_start(target.place / "job"), sink="out")
     first = committed(target)

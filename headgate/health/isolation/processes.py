@@ -51,7 +51,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PolicyAnswer:
     """What a policy answered, or why it did not."""
 
     care: Care | None = None
@@ -59,10 +59,10 @@ class Answer:
     trouble: str = ""
 
 
-Message = TypeVar("Message", Hello, Answer)
+Message = TypeVar("Message", Hello, PolicyAnswer)
 
 
-class Guarded:
+class IsolatedPolicy:
     """An `Examiner` whose policy runs elsewhere, and has so many seconds a round for all its answers.
 
     A policy that fails has its process ended; the next question starts another one. Every read and write of its pipes has a
@@ -160,7 +160,7 @@ class Guarded:
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
-    def _asked(self, question: bytes) -> Answer:
+    def _asked(self, question: bytes) -> PolicyAnswer:
         begun_s = time.monotonic()
         until_s = begun_s + self._patience_s - self._spent_s
         self._send(_LENGTH.pack(len(question)) + question, until_s)
@@ -168,7 +168,7 @@ class Guarded:
         self._spent_s += time.monotonic() - begun_s
         if message is None:
             raise self._late()
-        return self._decoded(Answer, message)
+        return self._decoded(PolicyAnswer, message)
 
     def _late(self) -> SwitchedOffError:
         return self._ended(f"it has not answered within {show_seconds(self._patience_s)}")
@@ -268,9 +268,9 @@ def _misplaced(wanted: JobAllocation) -> str:
 
 def guarded(
     paths: Mapping[str, str], directory: Path, patience_s: float, start_wait_s: float = START_S
-) -> dict[str, Guarded]:
+) -> dict[str, IsolatedPolicy]:
     """A guarded policy for each name; import paths are looked for in the directory as well.
 
     A service never waits for processes that start; a simulation does, because its time stands still meanwhile.
     """
-    return {name: Guarded(name, path, directory, patience_s, start_wait_s) for name, path in paths.items()}
+    return {name: IsolatedPolicy(name, path, directory, patience_s, start_wait_s) for name, path in paths.items()}

@@ -15,7 +15,7 @@ import msgspec
 
 import headgate
 from headgate.health.care import examine
-from headgate.health.isolation.processes import GROUP, Answer, Hello, read, write
+from headgate.health.isolation.processes import GROUP, Hello, PolicyAnswer, read, write
 from headgate.health.policies import HealthPolicy
 
 
@@ -60,12 +60,12 @@ def load(path: str) -> HealthPolicy:
 def _answered(policy: HealthPolicy, question: bytes) -> bytes:
     care, patient = pickle.loads(question)
     try:
-        return msgspec.msgpack.encode(Answer(*examine(care, policy, patient)))
+        return msgspec.msgpack.encode(PolicyAnswer(*examine(care, policy, patient)))
     except (TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
         # Mostly parts that return what they should not: None for a list, text for an allocation.
-        return msgspec.msgpack.encode(Answer(trouble=f"it raised, or returned nonsense: {sentence(error)}"))
+        return msgspec.msgpack.encode(PolicyAnswer(trouble=f"it raised, or returned nonsense: {sentence(error)}"))
     except BaseException as error:  # the code is the user's: it may raise anything, or call exit()
-        return msgspec.msgpack.encode(Answer(trouble=f"it raised {sentence(error)}"))
+        return msgspec.msgpack.encode(PolicyAnswer(trouble=f"it raised {sentence(error)}"))
 
 
 def sentence(error: BaseException) -> str:

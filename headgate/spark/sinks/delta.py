@@ -29,7 +29,7 @@ from pyarrow import fs
 
 from headgate.errors import EngineError
 from headgate.spark import delta as tables
-from headgate.spark.delta import Place
+from headgate.spark.delta import TableLocation
 from headgate.spark.sinks.staged import Claim, Receipt, cast, check_key, fitting, key_of, write_rows
 from headgate.state.faults import passing
 
@@ -49,7 +49,7 @@ LONGEST = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class DeltaSink:
     """Appends every row of an epoch to a Delta table, or merges it by key."""
 
     uri: str
@@ -66,7 +66,7 @@ class Delta:
 
     def begin(self, claim: Claim, columns: pa.Schema) -> DeltaStage | None:
         """Creates the table if there is none, and fences older starts."""
-        place = Place.of(self.uri, self.storage)
+        place = TableLocation.of(self.uri, self.storage)
         check_key(self.key, columns, place.name)
         with place.using():
             self._create(place, columns)
@@ -81,7 +81,7 @@ class Delta:
             rewrites = bool(self.key or table.metadata().partition_columns)
         return DeltaStage(place, claim, target, self.key, aside if rewrites else "")
 
-    def _create(self, place: Place, columns: pa.Schema) -> None:
+    def _create(self, place: TableLocation, columns: pa.Schema) -> None:
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(place.uri, dict(place.options)):
@@ -102,7 +102,7 @@ def delta(
     key: str | Sequence[str] | None = None,
     partition_by: str | Sequence[str] | None = None,
     storage: Mapping[str, str] | None = None,
-) -> Delta:
+) -> DeltaSink:
     """Appends rows to a Delta table, or with `key` updates the rows that have the same key and inserts the others.
 
     `storage` has the options of the object store; a secret is best written as `env:NAME` or `file:PATH`. The table is created with
@@ -112,29 +112,29 @@ def delta(
     >>> delta("s3://lake/orders", key="id", storage={"AWS_SECRET_ACCESS_KEY": "env:LAKE_SECRET"})
     Delta(uri='s3://lake/orders', key=('id',), partition_by=())
     """
-    return Delta(os.fspath(uri), key_of(key), key_of(partition_by), dict(storage or {}))
+    return DeltaSink(os.fspath(uri), key_of(key), key_of(partition_by), dict(storage or {}))
 
 
 # -- the transaction
 
 
-def is_new(table: DeltaTable, claim: Claim, place: Place) -> bool:
+def is_new(table: DeltaTable, claim: Claim, place: TableLocation) -> bool:
     """Whether the table lacks the epoch; raises for an older start."""
     epoch = table.transaction_version(claim.writer)
     return claim.is_new(_start_of(table, claim), NEVER if epoch is None else epoch, place.name)
 
 
-def is_unknown(table: DeltaTable, claim: Claim, place: Place) -> bool:
+def is_unknown(table: DeltaTable, claim: Claim, place: TableLocation) -> bool:
     """Whether the table lacks the number of the start; raises for an older start."""
     is_new(table, claim, place)
     return _start_of(table, claim) < claim.start
 
 
 def commit_on_top(
-    place: Place,
+    place: TableLocation,
     claim: Claim,
     act: Callable[[DeltaTable], None],
-    is_due: Callable[[DeltaTable, Claim, Place], bool] = is_new,
+    is_due: Callable[[DeltaTable, Claim, TableLocation], bool] = is_new,
 ) -> int | None:
     """Have `act` commit to the table as it is now, again if another writer was faster; the new version, None if it is not due."""
     from deltalake.exceptions import CommitFailedError
@@ -153,7 +153,7 @@ def commit_on_top(
     raise EngineError(f"{place.name}: other writers were faster {COMMITS} times; the job tries again") from faster
 
 
-def fence(place: Place, claim: Claim) -> None:
+def fence(place: TableLocation, claim: Claim) -> None:
     """From here on, no older start can commit."""
 
     def mark(table: DeltaTable) -> None:
@@ -186,7 +186,7 @@ def _start_id(claim: Claim) -> str:
 class DeltaStage:
     """Parquet files that are not yet part of the table."""
 
-    place: Place
+    place: TableLocation
     claim: Claim
     target: pa.Schema
     key: tuple[str, ...]
@@ -254,7 +254,7 @@ class DeltaStage:
         return last_of_key(rows, self.key, self.place.name) if self.key else rows
 
 
-def _make_durable(place: Place, version: int | None) -> None:
+def _make_durable(place: TableLocation, version: int | None) -> None:
     """The library does not force what it wrote to disk, and the epoch is not run again once Spark has committed it."""
     if place.local is not None and version is not None:
         for action in _actions(place.local, version):
@@ -263,7 +263,7 @@ def _make_durable(place: Place, version: int | None) -> None:
         place.make_durable(_entry(version))
 
 
-def _version_of(place: Place, newest: int, claim: Claim) -> int | None:
+def _version_of(place: TableLocation, newest: int, claim: Claim) -> int | None:
     """The version that the writer's last epoch made: the attempt that made it may have been killed before it was durable."""
     if place.local is None:
         return None
@@ -327,7 +327,7 @@ def _json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _remove(place: Place, folder: str) -> None:
+def _remove(place: TableLocation, folder: str) -> None:
     """What earlier attempts put aside."""
     found = place.files()
     for info in found.get_file_info(fs.FileSelector(folder, allow_not_found=True)):

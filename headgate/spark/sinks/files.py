@@ -14,7 +14,7 @@ import msgspec
 
 from headgate import files as disk
 from headgate.errors import EngineError
-from headgate.spark.writing import Start, Writing, writing_of
+from headgate.spark.writing import JobStart, Writing, writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +61,7 @@ def _make_durable(folder: Path) -> None:
 class Writer:
     """A job that has written to a directory."""
 
-    start: Start
+    start: JobStart
     """The newest one that wrote."""
     ahead: int
     """What its epochs are counted on from."""

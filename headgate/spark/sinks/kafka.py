@@ -43,9 +43,9 @@ from headgate.spark.kafka import (
     kafka_failure,
     producer,
 )
-from headgate.spark.sources.kafka_offsets import Partition, Range
+from headgate.spark.sources.kafka_offsets import OffsetRange, Partition
 from headgate.spark.sources.kafka_reading import Reading, Topics, highest, lowest, partitions_of
-from headgate.spark.writing import Start, Writing, writing_of
+from headgate.spark.writing import JobStart, Writing, writing_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -72,7 +72,7 @@ class Delivery(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class WriterRecord:
     """What Kafka knows of a sink: the newest start that wrote, and its last epoch."""
 
     start: int = 0
@@ -81,7 +81,7 @@ class Note:
     """Where each partition ended before the rows of this epoch; None: they are all there."""
 
 
-_written: dict[str, tuple[Start, int]] = {}
+_written: dict[str, tuple[JobStart, int]] = {}
 """The last epoch that each writer of this process has written, and in which start. Owner: the thread of the job's query."""
 
 
@@ -212,7 +212,7 @@ class Sender:
         if left:
             raise failure(f"Kafka at {address(options)} did not take {left:,} rows: TimeoutError", operator)
 
-    def write_note(self, writer: str, note: Note) -> None:
+    def write_note(self, writer: str, note: WriterRecord) -> None:
         """It is in Kafka before anything else is written."""
         self.client.produce(
             EPOCHS, msgspec.json.encode(note), writer.encode(), partition=0, on_delivery=self.note_error
@@ -248,7 +248,7 @@ def _must_look(turn: Turn) -> bool:
     return not turn.is_new or (context is not None and context.attemptNumber() > 0)
 
 
-def _note(sink: KafkaTopic, turn: Turn) -> Note:
+def _note(sink: KafkaTopic, turn: Turn) -> WriterRecord:
     """What Kafka knows of this writer, unless a newer start has written."""
     note = note_of(sink.options, turn.writing.patience.kafka, turn.writer)
     if note.start > turn.writing.start.number:
@@ -257,7 +257,7 @@ def _note(sink: KafkaTopic, turn: Turn) -> Note:
 
 
 def _transact(client: Producer, sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> int:
-    note = Note(turn.writing.start.number, turn.epoch)
+    note = WriterRecord(turn.writing.start.number, turn.epoch)
     client.begin_transaction()
     try:
         rows = sum(_produce(client, batch) for batch in batches)
@@ -310,7 +310,7 @@ def send_rest(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -
     """Writes those rows of an epoch that are not there."""
     rows = 0
     with asking_kafka(sink.options, turn.writing.sink):
-        note = _note(sink, turn) if _must_look(turn) else Note()
+        note = _note(sink, turn) if _must_look(turn) else WriterRecord()
         if note.epoch < turn.epoch or (note.epoch == turn.epoch and note.begun is not None):
             rows = _send_rest(sink, turn, note, batches)
     for _ in batches:
@@ -318,7 +318,7 @@ def send_rest(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -
     yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
 
-def _send_rest(sink: KafkaTopic, turn: Turn, note: Note, batches: Iterator[pa.RecordBatch]) -> int:
+def _send_rest(sink: KafkaTopic, turn: Turn, note: WriterRecord, batches: Iterator[pa.RecordBatch]) -> int:
     start, patience = turn.writing.start.number, turn.writing.patience.kafka
     sender = Sender.of(sink, turn.writing, **ONE_ATTEMPT)
     begun = note.begun if note.epoch == turn.epoch else None
@@ -328,10 +328,10 @@ def _send_rest(sink: KafkaTopic, turn: Turn, note: Note, batches: Iterator[pa.Re
         begun = {str(one): high for one, high in ends.items()}
     else:
         there = _written_since(sink, patience, begun)
-    sender.write_note(turn.writer, Note(start, turn.epoch, begun))
+    sender.write_note(turn.writer, WriterRecord(start, turn.epoch, begun))
     rows = sum(_produce(sender.client, _rest(batch, there), sender.note_error) for batch in batches)
     sender.flush()
-    sender.write_note(turn.writer, Note(start, turn.epoch))
+    sender.write_note(turn.writer, WriterRecord(start, turn.epoch))
     return rows
 
 
@@ -340,7 +340,7 @@ def _written_since(
 ) -> Counter[tuple[bytes | None, bytes | None]]:
     """Keys and values after these offsets; a partition that is not among them is new."""
     ends = highest(sink.options, patience, partitions_of(sink.options, patience, Topics((sink.topic,))))
-    ranges = [Range(one, begun.get(str(one), 0), high) for one, high in ends.items()]
+    ranges = [OffsetRange(one, begun.get(str(one), 0), high) for one, high in ends.items()]
     client = consumer(sink.options, patience, EPOCHS, os.getpid())
     reading = Reading(client, sink.options, patience, "", lambda *_: None)
     pages = reading.pages([one for one in ranges if one.rows > 0])
@@ -375,15 +375,15 @@ def create_notes(options: Options, patience: KafkaPatience) -> None:
             future.result(CREATE_S)
 
 
-def note_of(options: Options, patience: KafkaPatience, writer: str) -> Note:
+def note_of(options: Options, patience: KafkaPatience, writer: str) -> WriterRecord:
     """The last committed note of a writer."""
     notes = Partition(EPOCHS, 0)
     low, high = (ask(options, patience, [notes])[notes] for ask in (lowest, highest))
     if low >= high:
-        return Note()
+        return WriterRecord()
     client = consumer(options, patience, "headgate-epochs", os.getpid())
     reading = Reading(client, options, patience, "", lambda *_: None)
     wanted, last = writer.encode(), None
-    for page in reading.pages([Range(notes, low, high)]):
+    for page in reading.pages([OffsetRange(notes, low, high)]):
         last = next((message.value() for message in reversed(page) if message.key() == wanted), last)
-    return Note() if last is None else msgspec.json.decode(last, type=Note)
+    return WriterRecord() if last is None else msgspec.json.decode(last, type=WriterRecord)

@@ -235,7 +235,7 @@ class RedisHashes:
             outcome = claim(keys=[fence], args=[writing.start.number, epoch, FENCED_S])
         if outcome == b"late":
             raise EngineError(self.too_late(writing))
-        claimed = Claim(writing, fence, f"{writing.start.number}:{epoch}".encode())
+        claimed = WriterClaim(writing, fence, f"{writing.start.number}:{epoch}".encode())
         texts(rows).mapInArrow(partial(put, self, rows.columns, claimed), "rows long").collect()
 
     def too_late(self, writing: Writing) -> str:
@@ -243,7 +243,7 @@ class RedisHashes:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WriterClaim:
     """What Redis must say of the newest writer when a lane writes."""
 
     writing: Writing
@@ -262,7 +262,7 @@ def redis_hashes(prefix: str, key: str, *, url: str = URL) -> RedisHashes:
 
 
 def put(
-    sink: RedisHashes, names: list[str], claim: Claim, batches: Iterator[pa.RecordBatch]
+    sink: RedisHashes, names: list[str], claim: WriterClaim, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Writes the rows of one lane in their order, unless another start or epoch has begun to."""
     for batch in batches:
@@ -273,7 +273,7 @@ def put(
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
 
 
-def _put_rows(sink: RedisHashes, claim: Claim, rows: list[dict[str, bytes | None]]) -> bool:
+def _put_rows(sink: RedisHashes, claim: WriterClaim, rows: list[dict[str, bytes | None]]) -> bool:
     """One transaction with a look at the claim; False if the claim changed or the connection broke, and it must be looked at again."""
     from redis.exceptions import WatchError
 

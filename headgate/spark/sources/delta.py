@@ -30,7 +30,7 @@ from headgate.errors import EngineError, GraphError
 from headgate.spark import delta as tables
 from headgate.spark import levers
 from headgate.spark.connections import failure
-from headgate.spark.delta import Place
+from headgate.spark.delta import TableLocation
 from headgate.spark.sources.delta_log import Added, Version, batches_of, snapshot_at, version_at
 
 BEGUN = "delta-begun.json"
@@ -44,7 +44,7 @@ BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class DeltaPosition:
     """Everything before this row was read."""
 
     version: int
@@ -64,8 +64,8 @@ class Begun:
     whole: bool
 
     @property
-    def mark(self) -> Mark:
-        return Mark(self.version if self.whole else self.version + 1)
+    def mark(self) -> DeltaPosition:
+        return DeltaPosition(self.version if self.whole else self.version + 1)
 
 
 # -- what its users see
@@ -94,7 +94,7 @@ class DeltaVersions:
 
     def begin(self, place: Path) -> T.StructType:
         """Remembers where the job begins to read, if this is its first start; the columns of the table."""
-        where = Place.of(self.uri, self.storage)
+        where = TableLocation.of(self.uri, self.storage)
         with where.using():
             table = where.table()
             _check_readable(table, where)
@@ -107,14 +107,14 @@ class DeltaVersions:
         """What the reader needs, with secrets as the job file names them: Spark shows options."""
         place = place.absolute()
         storage = json.dumps(dict(self.storage))
-        where = {"uri": Place.of(self.uri, {}).uri, "storage": storage}
+        where = {"uri": TableLocation.of(self.uri, {}).uri, "storage": storage}
         return {**where, "on_change": self.on_change, "place": str(place), "operator": place.name}
 
     def arrived(self, place: Path) -> float | None:
         begun = begun_in(place)
         if begun is None:
             return None
-        where = Place.of(self.uri, self.storage)
+        where = TableLocation.of(self.uri, self.storage)
         mark = planned_in(place) or begun.mark
         with where.using():
             return float(mark.rows + sum(added.rows for _, added in ahead(where, begun, mark)))
@@ -144,7 +144,7 @@ def columns_of(table: Any) -> T.StructType:
     return columns if ARRIVED in columns.names else columns.add(ARRIVED, T.TimestampType())
 
 
-def _check_readable(table: Any, where: Place) -> None:
+def _check_readable(table: Any, where: TableLocation) -> None:
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         raise GraphError(f"{where.name} maps its columns by {mode}, which the source does not read; copy it to another")
@@ -166,10 +166,10 @@ def begun_in(place: Path) -> Begun | None:
         ) from None
 
 
-def planned_in(place: Path) -> Mark | None:
+def planned_in(place: Path) -> DeltaPosition | None:
     """None before the first epoch, or if the file is damaged: the next plan writes it again."""
     try:
-        return msgspec.json.decode((place / PLANNED).read_bytes(), type=Mark)
+        return msgspec.json.decode((place / PLANNED).read_bytes(), type=DeltaPosition)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -177,7 +177,9 @@ def planned_in(place: Path) -> Mark | None:
 # -- versions
 
 
-def ahead(where: Place, begun: Begun, mark: Mark, skips: bool = True) -> Iterator[tuple[Mark, Added]]:
+def ahead(
+    where: TableLocation, begun: Begun, mark: DeltaPosition, skips: bool = True
+) -> Iterator[tuple[DeltaPosition, Added]]:
     """The rows after a mark, file by file, each with the mark before it."""
     while (version := _version(where, begun, mark.version)) is not None:
         parts = () if _is_skipped(where, version, mark.version, skips) else version.files
@@ -185,16 +187,16 @@ def ahead(where: Place, begun: Begun, mark: Mark, skips: bool = True) -> Iterato
             mark = replace(mark, file=number)
             rest = parts[number].cut(mark.row, parts[number].rows)
             yield mark, rest
-            mark = Mark(mark.version, number + 1, 0, mark.rows + rest.rows)
-        mark = Mark(mark.version + 1, 0, 0, mark.rows)
+            mark = DeltaPosition(mark.version, number + 1, 0, mark.rows + rest.rows)
+        mark = DeltaPosition(mark.version + 1, 0, 0, mark.rows)
 
 
-def _version(where: Place, begun: Begun, number: int) -> Version | None:
+def _version(where: TableLocation, begun: Begun, number: int) -> Version | None:
     look = snapshot_at if number == begun.version and begun.whole else version_at
     return look(where, begun.table, number)
 
 
-def _is_skipped(where: Place, version: Version, number: int, skips: bool) -> bool:
+def _is_skipped(where: TableLocation, version: Version, number: int, skips: bool) -> bool:
     if version.deletes:
         raise EngineError(f"version {number} of {where.name} has deletion vectors, which the source does not read")
     if version.changes and not skips:
@@ -220,7 +222,7 @@ class DeltaDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class LaneFiles(InputPartition):
     """What one lane reads."""
 
     parts: tuple[Added, ...]
@@ -233,7 +235,7 @@ class DeltaReader(DataSourceStreamReader):
     """Plans epochs in the driver, and reads parts of files in the lanes."""
 
     def __init__(self, options: Mapping[str, str], schema: T.StructType) -> None:
-        self.where = Place.of(options["uri"], json.loads(options["storage"]))
+        self.where = TableLocation.of(options["uri"], json.loads(options["storage"]))
         self.place = Path(options["place"])
         self.operator = options["operator"]
         self.skips = options["on_change"] == SKIP
@@ -262,14 +264,14 @@ class DeltaReader(DataSourceStreamReader):
             return []
         with self._telling():
             size = math.ceil(rows / levers.read(self.place).lanes)
-            return [Share(tuple(parts)) for parts in shares(self._between(_mark(start), rows), size)]
+            return [LaneFiles(tuple(parts)) for parts in shares(self._between(_mark(start), rows), size)]
 
     def _begun(self) -> Begun:
         begun = begun_in(self.place)
         assert begun is not None
         return begun
 
-    def _end(self, begin: Mark) -> Mark:
+    def _end(self, begin: DeltaPosition) -> DeltaPosition:
         """The mark after the last row that there is room for."""
         room, rows, begun = levers.read(self.place).read_limit, 0, self._begun()
         for mark, added in ahead(self.where, begun, begin, self.skips):
@@ -277,16 +279,16 @@ class DeltaReader(DataSourceStreamReader):
                 return replace(mark, row=mark.row + room - rows, rows=begin.rows + room)
             rows += added.rows
         following = (number for number in count(begin.version) if _version(self.where, begun, number) is None)
-        return Mark(next(following), 0, 0, begin.rows + rows)
+        return DeltaPosition(next(following), 0, 0, begin.rows + rows)
 
-    def _between(self, begin: Mark, rows: int) -> Iterator[Added]:
+    def _between(self, begin: DeltaPosition, rows: int) -> Iterator[Added]:
         for _, added in ahead(self.where, self._begun(), begin, self.skips):
             yield added.cut(0, rows)
             rows -= added.rows
             if rows <= 0:
                 return
 
-    def _check_log(self, begin: Mark) -> None:
+    def _check_log(self, begin: DeltaPosition) -> None:
         """Once for each start: a table can be replaced, and entries of its log removed, while the job does not read."""
         if self.checked:
             return
@@ -307,7 +309,7 @@ class DeltaReader(DataSourceStreamReader):
     # -- in a lane
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, LaneFiles)
         schema = to_arrow_schema(self.schema, timezone="UTC")
         with self._telling():
             for part in partition.parts:
@@ -316,7 +318,7 @@ class DeltaReader(DataSourceStreamReader):
 
 
 @contextmanager
-def _named(where: Place, operator: str) -> Iterator[None]:
+def _named(where: TableLocation, operator: str) -> Iterator[None]:
     """Whatever goes wrong is told in a sentence that begins with the operator."""
     try:
         with where.using(operator):
@@ -361,10 +363,10 @@ def _column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
     return pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value), rows).cast(kind)
 
 
-def _mark(offset: Offset) -> Mark:
-    return msgspec.convert(offset, Mark)
+def _mark(offset: Offset) -> DeltaPosition:
+    return msgspec.convert(offset, DeltaPosition)
 
 
-def _offset(mark: Mark) -> Offset:
+def _offset(mark: DeltaPosition) -> Offset:
     found: Offset = msgspec.to_builtins(mark)
     return found

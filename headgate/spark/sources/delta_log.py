@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.spark.delta import Place
+from headgate.spark.delta import TableLocation
 
 ENTRIES = 10_000
 """Versions that a process remembers; they never change."""
@@ -51,7 +51,7 @@ class Version:
     """Whether it marks rows of its files as deleted, which readers of plain files do not see."""
 
 
-def version_at(place: Place, table: str, number: int) -> Version | None:
+def version_at(place: TableLocation, table: str, number: int) -> Version | None:
     """None if there is no such version, or its entry is gone from the log; `table` is the id of the table at this place."""
     try:
         return _entry(place, table, number)
@@ -60,7 +60,7 @@ def version_at(place: Place, table: str, number: int) -> Version | None:
 
 
 @lru_cache(ENTRIES)
-def _entry(place: Place, table: str, number: int) -> Version:
+def _entry(place: TableLocation, table: str, number: int) -> Version:
     with place.files().open_input_stream(f"_delta_log/{number:020d}.json") as stream:
         actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
     added = [action["add"] for action in actions if "add" in action and action["add"]["dataChange"]]
@@ -69,26 +69,26 @@ def _entry(place: Place, table: str, number: int) -> Version:
     return Version(tuple(_added(place, one) for one in added), changes, deletes)
 
 
-def _added(place: Place, action: dict[str, Any]) -> Added:
+def _added(place: TableLocation, action: dict[str, Any]) -> Added:
     path = unquote(action["path"])
     rows = json.loads(action.get("stats") or "{}").get("numRecords")
     partition = tuple((action.get("partitionValues") or {}).items())
     return Added(path, 0, _counted(place, path) if rows is None else int(rows), action["modificationTime"], partition)
 
 
-def _counted(place: Place, path: str) -> int:
+def _counted(place: TableLocation, path: str) -> int:
     with place.files().open_input_file(path) as file:
         return int(pq.read_metadata(file).num_rows)
 
 
 @lru_cache(16)
-def snapshot_at(place: Place, table: str, number: int) -> Version:
+def snapshot_at(place: TableLocation, table: str, number: int) -> Version:
     """All rows that the table had at a version."""
     actions = pa.table(place.table(number).get_add_actions(flatten=False)).to_pylist()
     return Version(tuple(sorted((_active(place, one) for one in actions), key=lambda added: added.path)))
 
 
-def _active(place: Place, action: dict[str, Any]) -> Added:
+def _active(place: TableLocation, action: dict[str, Any]) -> Added:
     path, rows = unquote(action["path"]), action.get("num_records")
     partition = tuple((name, _text(value)) for name, value in (action.get("partition") or {}).items())
     return Added(path, 0, _counted(place, path) if rows is None else int(rows), action["modification_time"], partition)
@@ -101,7 +101,7 @@ def _text(value: Any) -> str | None:
 # -- reading
 
 
-def batches_of(place: Place, added: Added, size: int) -> Iterator[pa.RecordBatch]:
+def batches_of(place: TableLocation, added: Added, size: int) -> Iterator[pa.RecordBatch]:
     """The rows of a part of a file, in the columns that the file has; row groups outside of it are not read."""
     with place.files().open_input_file(added.path) as file:
         parquet = pq.ParquetFile(file)

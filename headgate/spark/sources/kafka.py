@@ -36,11 +36,11 @@ from headgate.spark.sources.declared import declared_columns, remembered
 from headgate.spark.sources.decoding import Decoding, Format, checked_avro
 from headgate.spark.sources.kafka_offsets import (
     Bounds,
-    Mark,
-    News,
+    LaneOffsets,
+    OffsetRange,
     Partition,
-    Range,
-    Share,
+    PartitionPosition,
+    UnreadPartition,
     present,
     ranges_between,
     share_out,
@@ -143,7 +143,7 @@ class KafkaTopics:
         with asking_kafka(self.options):
             partitions = partitions_of(self.options, patience, self.topics)
             offsets = self._beginnings(patience, partitions)
-        remember(place, {one: Mark(offset, counted=offset) for one, offset in offsets.items()}, BEGUN)
+        remember(place, {one: PartitionPosition(offset, counted=offset) for one, offset in offsets.items()}, BEGUN)
 
     def _beginnings(self, patience: KafkaPatience, partitions: list[Partition]) -> dict[Partition, int]:
         if self.start == LATEST:
@@ -246,13 +246,13 @@ def columns_of(schema: str | None) -> T.StructType:
 # -- what is remembered
 
 
-def marks_in(place: Path, file: str = PLANNED) -> dict[Partition, Mark]:
+def marks_in(place: Path, file: str = PLANNED) -> dict[Partition, PartitionPosition]:
     """Marks by partition; none if there is no such file yet."""
-    found = remembered(place / file, Mark, file == PLANNED)
+    found = remembered(place / file, PartitionPosition, file == PLANNED)
     return {Partition.of(name): mark for name, mark in found.items()}
 
 
-def remember(place: Path, marks: Mapping[Partition, Mark], file: str = PLANNED) -> None:
+def remember(place: Path, marks: Mapping[Partition, PartitionPosition], file: str = PLANNED) -> None:
     """What was planned is for whoever asks what has arrived and what was lost: epochs go by the offsets that Spark keeps."""
     files.replace(place / file, msgspec.json.encode(_named(marks)), durable=file == BEGUN)
 
@@ -262,7 +262,7 @@ def patience_in(place: Path) -> KafkaPatience:
     return levers.read(place).patience.kafka
 
 
-def _named(marks: Mapping[Partition, Mark]) -> dict[str, Any]:
+def _named(marks: Mapping[Partition, PartitionPosition]) -> dict[str, Any]:
     return {str(partition): msgspec.to_builtins(mark) for partition, mark in marks.items()}
 
 
@@ -273,14 +273,14 @@ def _told(lost: int, gaps: int) -> str:
     return " and ".join(parts)
 
 
-def _missing_files(place: Path) -> Iterator[tuple[Path, Range]]:
+def _missing_files(place: Path) -> Iterator[tuple[Path, OffsetRange]]:
     for path in place.glob(f"{MISSING}/*/*/*@*"):
         if not path.name.endswith(files.PART):
             first, last = path.name.split("@")
-            yield path, Range(Partition(path.parent.parent.name, int(path.parent.name)), int(first), int(last))
+            yield path, OffsetRange(Partition(path.parent.parent.name, int(path.parent.name)), int(first), int(last))
 
 
-def _uncounted(place: Path, marks: Mapping[Partition, Mark]) -> dict[Partition, tuple[int, int]]:
+def _uncounted(place: Path, marks: Mapping[Partition, PartitionPosition]) -> dict[Partition, tuple[int, int]]:
     """Holes and losses that lanes found beyond what the marks count already."""
     found: dict[Partition, tuple[int, int]] = {}
     for path, part in _missing_files(place):
@@ -359,7 +359,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Equal shares, one for each lane."""
         ends = self._marks(end)
-        begins = {one: self._marks(start).get(one, Mark(ends[one].begin or 0)) for one in ends}
+        begins = {one: self._marks(start).get(one, PartitionPosition(ends[one].begin or 0)) for one in ends}
         ranges = ranges_between(begins, ends)
         self._forget_missing(ranges)
         return share_out(ranges, levers.read(self.place).lanes)
@@ -378,9 +378,9 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _patience(self) -> KafkaPatience:
         return patience_in(self.place)
 
-    def _marks(self, offset: Offset) -> dict[Partition, Mark]:
+    def _marks(self, offset: Offset) -> dict[Partition, PartitionPosition]:
         try:
-            return {Partition.of(name): msgspec.convert(mark, Mark) for name, mark in offset.items()}
+            return {Partition.of(name): msgspec.convert(mark, PartitionPosition) for name, mark in offset.items()}
         except (msgspec.ValidationError, ValueError):
             told = f"the checkpoint has the offset {offset!r}, which is not of a Kafka source"
             raise failure(f"{told}; remove the job and submit it again", self.operator) from None
@@ -393,7 +393,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.discovered_s = now_s
         return sorted({*self.partitions_known, *known})
 
-    def _news(self, before: dict[Partition, Mark]) -> list[News]:
+    def _news(self, before: dict[Partition, PartitionPosition]) -> list[UnreadPartition]:
         """Partitions with rows after these marks, or with some that are missing there. Adds those that are new to `before`."""
         highs = highest(self.kafka, self._patience, self._discovered(before))
         moved = {
@@ -405,9 +405,9 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.seen = highs
         return [new for new in found if new.end != before[new.partition]]
 
-    def _new(self, one: Partition, before: dict[Partition, Mark], bounds: Bounds) -> News:
+    def _new(self, one: Partition, before: dict[Partition, PartitionPosition], bounds: Bounds) -> UnreadPartition:
         is_new = one not in before
-        mark = before.setdefault(one, Mark(bounds.low, counted=bounds.low))
+        mark = before.setdefault(one, PartitionPosition(bounds.low, counted=bounds.low))
         begin = present(mark, bounds, self.seen.get(one, 0))
         lost, gaps = begin.lost - mark.lost, begin.gaps - mark.gaps
         if (lost or gaps) and not self.skips:
@@ -416,8 +416,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = replace(begin, begin=begin.offset)
         high = bounds.high if gaps else min(bounds.high, self.horizon.get(one, bounds.high))
         if high <= begin.offset and not lost and not gaps:
-            return News(one, mark, mark)
-        return News.up_to(one, begin, high)
+            return UnreadPartition(one, mark, mark)
+        return UnreadPartition.up_to(one, begin, high)
 
     def _loss(self, one: Partition, what: str) -> Exception:
         told = f'partition {one.number} of topic "{one.topic}" of Kafka at {address(self.kafka)}: {what}'
@@ -425,7 +425,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets without a row
 
-    def _with_missing(self, before: Mapping[Partition, Mark]) -> dict[Partition, Mark]:
+    def _with_missing(self, before: Mapping[Partition, PartitionPosition]) -> dict[Partition, PartitionPosition]:
         """The marks with what lanes did not find before them; what earlier marks counted is deleted."""
         found = dict(before)
         for path, part in list(_missing_files(self.place)):
@@ -438,7 +438,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[part.partition] = replace(mark, holes=mark.holes + holes + lost, lost=mark.lost + lost)
         return {one: replace(mark, counted=mark.offset) for one, mark in found.items()}
 
-    def _forget_missing(self, ranges: Sequence[Range]) -> None:
+    def _forget_missing(self, ranges: Sequence[OffsetRange]) -> None:
         """An epoch that is read again counts again."""
         whole = {one.partition: one for one in ranges}
         for path, part in list(_missing_files(self.place)):
@@ -449,7 +449,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a lane
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, LaneOffsets)
         schema = to_arrow_schema(self.schema, timezone="UTC")
         with asking_kafka(self.kafka, self.operator):
             client = consumer(self.kafka, self._patience, self.group or f"headgate-{self.operator}", os.getpid())
@@ -463,7 +463,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self.skips:
             raise self._loss(one, what)
 
-    def _remember_missing(self, one: Range, reading: Reading) -> None:
+    def _remember_missing(self, one: OffsetRange, reading: Reading) -> None:
         lost = reading.lost.get(one.partition, 0)
         holes = one.rows - reading.rows.get(one.partition, 0) - lost
         if holes or lost:
@@ -471,7 +471,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             files.replace(folder / f"{one.first}@{one.last}", f"{holes} {lost}".encode(), durable=False)
 
 
-def _counting(before: Mark, end: Mark, counted: Mark) -> Mark:
+def _counting(before: PartitionPosition, end: PartitionPosition, counted: PartitionPosition) -> PartitionPosition:
     """The end of an epoch, with what was not found before its begin."""
     up_to = counted.counted if end.gaps == before.gaps else end.counted
     return replace(end, holes=counted.holes, counted=up_to, lost=end.lost + counted.lost - before.lost)

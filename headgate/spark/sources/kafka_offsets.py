@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PartitionPosition:
     """How far a partition was read; the offset of an epoch has one for each partition."""
 
     offset: int
@@ -57,7 +57,7 @@ class Mark:
     """Where the range that ends here begins; None: at the mark before."""
 
 
-def present(mark: Mark, bounds: Bounds, seen_high: int) -> Mark:
+def present(mark: PartitionPosition, bounds: Bounds, seen_high: int) -> PartitionPosition:
     """The same place, with what is missing after it counted as lost: the rest up to `bounds.high` can be read.
 
     `seen_high` is where the partition ended when it was last looked at; offsets only grow, unless the topic was created again.
@@ -79,37 +79,37 @@ def present(mark: Mark, bounds: Bounds, seen_high: int) -> Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class UnreadPartition:
     """A partition that has more than was read of it."""
 
     partition: Partition
-    begin: Mark
+    begin: PartitionPosition
     """After what was lost."""
-    end: Mark
+    end: PartitionPosition
 
     @staticmethod
-    def up_to(partition: Partition, begin: Mark, high: int) -> News:
+    def up_to(partition: Partition, begin: PartitionPosition, high: int) -> UnreadPartition:
         """All that there is."""
-        return News(partition, begin, _moved(begin, max(begin.offset, high)))
+        return UnreadPartition(partition, begin, _moved(begin, max(begin.offset, high)))
 
     @property
     def rows(self) -> int:
         return self.end.rows - self.begin.rows
 
-    def first(self, rows: int) -> News:
+    def first(self, rows: int) -> UnreadPartition:
         """No more than so many of it."""
         return self if self.rows <= rows else replace(self, end=_moved(self.begin, self.begin.offset + rows))
 
 
-def _moved(mark: Mark, offset: int) -> Mark:
+def _moved(mark: PartitionPosition, offset: int) -> PartitionPosition:
     return replace(mark, offset=offset, rows=mark.rows + offset - mark.offset)
 
 
-def within_limit(news: Sequence[News], limit: int | None) -> list[News]:
+def within_limit(news: Sequence[UnreadPartition], limit: int | None) -> list[UnreadPartition]:
     """As many rows as an epoch may read. Partitions with least go first: what they leave of their share goes to the others."""
     if limit is None or sum(new.rows for new in news) <= limit:
         return list(news)
-    cut, room = list[News](), limit
+    cut, room = list[UnreadPartition](), limit
     for others, new in enumerate(sorted(news, key=lambda new: new.rows)):
         cut.append(new.first(room // (len(news) - others)))
         room -= cut[-1].rows
@@ -120,7 +120,7 @@ def within_limit(news: Sequence[News], limit: int | None) -> list[News]:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets of one partition: from `first` up to but not including `last`."""
 
     partition: Partition
@@ -133,22 +133,24 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class LaneOffsets(InputPartition):
     """What one lane reads."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
 
-def ranges_between(start: Mapping[Partition, Mark], end: Mapping[Partition, Mark]) -> list[Range]:
+def ranges_between(
+    start: Mapping[Partition, PartitionPosition], end: Mapping[Partition, PartitionPosition]
+) -> list[OffsetRange]:
     """What an epoch reads of each partition."""
     return [
-        Range(partition, first, mark.offset)
+        OffsetRange(partition, first, mark.offset)
         for partition, mark in sorted(end.items())
         if (first := mark.begin if mark.begin is not None else start[partition].offset) < mark.offset
     ]
 
 
-def share_out(ranges: Sequence[Range], lanes: int) -> list[Share]:
+def share_out(ranges: Sequence[OffsetRange], lanes: int) -> list[LaneOffsets]:
     """Equal shares for so many lanes, however many partitions there are.
 
     >>> a, b = Partition("a", 0), Partition("a", 1)
@@ -158,15 +160,15 @@ def share_out(ranges: Sequence[Range], lanes: int) -> list[Share]:
     total = sum(one.rows for one in ranges)
     lanes = max(1, min(lanes, total))
     bounds = [total * lane // lanes for lane in range(lanes + 1)]
-    return [Share(_between(ranges, low, high)) for low, high in pairwise(bounds) if low < high]
+    return [LaneOffsets(_between(ranges, low, high)) for low, high in pairwise(bounds) if low < high]
 
 
-def _between(ranges: Sequence[Range], low: int, high: int) -> tuple[Range, ...]:
+def _between(ranges: Sequence[OffsetRange], low: int, high: int) -> tuple[OffsetRange, ...]:
     """The rows from number `low` up to number `high` of all ranges, one after the other."""
-    found, before = list[Range](), 0
+    found, before = list[OffsetRange](), 0
     for one in ranges:
         first, last = max(low, before), min(high, before + one.rows)
         if first < last:
-            found.append(Range(one.partition, one.first + first - before, one.first + last - before))
+            found.append(OffsetRange(one.partition, one.first + first - before, one.first + last - before))
         before += one.rows
     return tuple(found)

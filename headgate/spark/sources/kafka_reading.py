@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.spark.connections import KafkaPatience, failure
 from headgate.spark.kafka import Options, address, admin, asking_kafka, is_passing, kafka_failure
-from headgate.spark.sources.kafka_offsets import Bounds, Partition, Range
+from headgate.spark.sources.kafka_offsets import Bounds, OffsetRange, Partition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -111,10 +111,10 @@ class Reading:
     """Rows that were read."""
     lost: dict[Partition, int] = field(default_factory=dict)
     """Offsets that were gone."""
-    _open: dict[tuple[str, int], Range] = field(default_factory=dict)
+    _open: dict[tuple[str, int], OffsetRange] = field(default_factory=dict)
     _next: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def pages(self, ranges: Sequence[Range]) -> Iterator[list[Message]]:
+    def pages(self, ranges: Sequence[OffsetRange]) -> Iterator[list[Message]]:
         """All rows of these ranges; those of a partition in their order."""
         self._open = {(one.partition.topic, one.partition.number): one for one in ranges}
         self._next = {key: one.first for key, one in self._open.items()}

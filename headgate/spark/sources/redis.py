@@ -31,9 +31,9 @@ from headgate.spark.connections import URL, Patience, asking, check_url, connect
 from headgate.spark.sources.declared import declared_columns, remembered
 from headgate.spark.sources.redis_entries import (
     Entries,
-    Mark,
-    Range,
-    State,
+    EntryRange,
+    StreamPosition,
+    StreamState,
     first_mark,
     look,
     order,
@@ -159,18 +159,18 @@ def _check_column(column: T.StructField) -> None:
 # -- what is remembered
 
 
-def marks_in(place: Path, file: str = PLANNED) -> dict[str, Mark]:
+def marks_in(place: Path, file: str = PLANNED) -> dict[str, StreamPosition]:
     """Marks by stream; none if there is no such file yet."""
-    found: dict[str, Mark] = remembered(place / file, Mark, file == PLANNED)
+    found: dict[str, StreamPosition] = remembered(place / file, StreamPosition, file == PLANNED)
     return found
 
 
-def remember(place: Path, marks: Mapping[str, Mark], file: str = PLANNED) -> None:
+def remember(place: Path, marks: Mapping[str, StreamPosition], file: str = PLANNED) -> None:
     """What was planned is for whoever asks what has arrived and what was lost: epochs go by the offsets that Spark keeps."""
     files.replace(place / file, msgspec.json.encode(marks), durable=False)
 
 
-def remember_late_loss(place: Path, part: Range, lost: int, noticed_by: str) -> None:
+def remember_late_loss(place: Path, part: EntryRange, lost: int, noticed_by: str) -> None:
     """The same range again replaces what was said of it."""
     path = place / LATE / _folder(part.stream) / f"{part.after}@{part.last}@{noticed_by}"
     files.replace(path, str(lost).encode(), durable=False)
@@ -197,7 +197,7 @@ def _folder(stream: str) -> str:
     return sha256(stream.encode()).hexdigest()[:16]
 
 
-def _added_since(mark: Mark, state: State) -> int:
+def _added_since(mark: StreamPosition, state: StreamState) -> int:
     return state.added - mark.added if state.added >= mark.added else state.added
 
 
@@ -225,24 +225,24 @@ class RedisDataSource(DataSource):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class UnreadStream:
     """A stream that has more than was read of it."""
 
     stream: str
-    begin: Mark
-    end: Mark
+    begin: StreamPosition
+    end: StreamPosition
 
     @property
     def rows(self) -> int:
         """How many entries."""
         return self.end.rows - self.begin.rows
 
-    def range(self) -> Range:
+    def range(self) -> EntryRange:
         """Where they are."""
         after = self.end.after if self.end.after is not None else self.begin.id
-        return Range(self.stream, after, self.end.id, self.rows)
+        return EntryRange(self.stream, after, self.end.id, self.rows)
 
-    def cut(self, rows: int, last: str) -> News:
+    def cut(self, rows: int, last: str) -> UnreadStream:
         """The first ones only."""
         begin = self.begin
         return replace(self, end=replace(self.end, id=last, added=begin.added + rows, rows=begin.rows + rows))
@@ -262,9 +262,9 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.operator = options["operator"]
         self.skips = options["on_loss"] == SKIP
         self.schema = schema
-        self.horizon: dict[str, State] = {}
+        self.horizon: dict[str, StreamState] = {}
         """Where `availableNow` ends."""
-        self.seen: dict[str, State] = {}
+        self.seen: dict[str, StreamState] = {}
         """Each stream as it was when it was last looked at."""
 
     # -- in the driver
@@ -288,7 +288,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """One range for each stream with new entries; more, where there are more lanes than that."""
-        news = [News(stream, self._mark(start, stream), self._mark(end, stream)) for stream in end]
+        news = [UnreadStream(stream, self._mark(start, stream), self._mark(end, stream)) for stream in end]
         parts = [new.range() for new in news if new.rows > 0]
         self._forget_late_losses(parts)
         lanes = levers.read(self.place).lanes
@@ -305,28 +305,28 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _client(self) -> Any:
         return connect(self.url, patience_in(self.place))
 
-    def _mark(self, offset: Offset, stream: str) -> Mark:
+    def _mark(self, offset: Offset, stream: str) -> StreamPosition:
         """A stream that was added to the job since begins where it was when the job was started with it."""
         if stream in offset:
             try:
-                return msgspec.convert(offset[stream], Mark)
+                return msgspec.convert(offset[stream], StreamPosition)
             except msgspec.ValidationError:
                 told = f'the checkpoint has the offset {offset[stream]!r} of stream "{stream}", which an earlier version wrote'
                 raise failure(f"{told}; remove the job and submit it again", self.operator) from None
-        return marks_in(self.place, BEGUN).get(stream, Mark())
+        return marks_in(self.place, BEGUN).get(stream, StreamPosition())
 
-    def _offset(self, marks: Mapping[str, Mark]) -> Offset:
+    def _offset(self, marks: Mapping[str, StreamPosition]) -> Offset:
         return {stream: msgspec.to_builtins(mark) for stream, mark in marks.items()}
 
-    def _news(self, before: Mapping[str, Mark]) -> list[News]:
+    def _news(self, before: Mapping[str, StreamPosition]) -> list[UnreadStream]:
         """Streams with entries after these marks, or with some that are missing there."""
         states = look(self._client(), self.streams)
         found = [self._new(stream, mark, states[stream]) for stream, mark in before.items()]
         self.seen = states
         return [new for new in found if new.end != before[new.stream]]
 
-    def _new(self, stream: str, mark: Mark, state: State) -> News:
-        begin = present(self._client(), stream, mark, state, self.seen.get(stream, State()))
+    def _new(self, stream: str, mark: StreamPosition, state: StreamState) -> UnreadStream:
+        begin = present(self._client(), stream, mark, state, self.seen.get(stream, StreamState()))
         lost, gaps = begin.lost - mark.lost, begin.gaps - mark.gaps
         if (lost or gaps) and not self.skips:
             raise self._loss(stream, _told(lost, gaps))
@@ -335,8 +335,8 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             horizon = state
         rows = horizon.added - begin.added
         if not rows and not lost and not gaps:
-            return News(stream, mark, mark)
-        return News(stream, begin, replace(begin, id=horizon.last, added=horizon.added, rows=begin.rows + rows))
+            return UnreadStream(stream, mark, mark)
+        return UnreadStream(stream, begin, replace(begin, id=horizon.last, added=horizon.added, rows=begin.rows + rows))
 
     def _loss(self, stream: str, what: str) -> Exception:
         return failure(
@@ -344,7 +344,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.operator,
         )
 
-    def _within_limit(self, news: list[News]) -> list[News]:
+    def _within_limit(self, news: list[UnreadStream]) -> list[UnreadStream]:
         """Those with least to read go first, so that what they leave of their share goes to the others."""
         room = levers.read(self.place).read_limit
         if room is None or sum(new.rows for new in news) <= room:
@@ -355,13 +355,13 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             room -= cut[-1].rows
         return cut
 
-    def _first(self, new: News, rows: int) -> News:
+    def _first(self, new: UnreadStream, rows: int) -> UnreadStream:
         if new.rows <= rows:
             return new
         found = survey(self._client(), new.range(), rows)
         return new.cut(found.rows, found.last if found.rows == rows else new.end.id)
 
-    def _check_read(self, part: Range, rows: int, noticed_by: str) -> None:
+    def _check_read(self, part: EntryRange, rows: int, noticed_by: str) -> None:
         """Entries of a range may be gone since it was planned."""
         lost = 0 if part.rows is None else part.rows - rows
         if lost and not self.skips:
@@ -369,7 +369,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if lost > 0:
             remember_late_loss(self.place, part, lost, noticed_by)
 
-    def _forget_late_losses(self, parts: Sequence[Range]) -> None:
+    def _forget_late_losses(self, parts: Sequence[EntryRange]) -> None:
         """An epoch that is read again counts again."""
         for part in parts:
             for path in (self.place / LATE / _folder(part.stream)).glob("*"):
@@ -380,7 +380,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a lane
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Range)
+        assert isinstance(partition, EntryRange)
         schema = to_arrow_schema(self.schema, timezone="UTC")
         rows = 0
         with asking(self.url, self.operator):

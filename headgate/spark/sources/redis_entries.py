@@ -49,7 +49,7 @@ def order(entry: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StreamState:
     """A stream as it is now."""
 
     last: str = FIRST
@@ -63,7 +63,7 @@ class State:
     """The highest id that was deleted by itself, not by trimming."""
 
 
-def look(client: Redis, streams: Sequence[str]) -> dict[str, State]:
+def look(client: Redis, streams: Sequence[str]) -> dict[str, StreamState]:
     """All streams in one round trip; one that does not exist is empty."""
     pipeline = client.pipeline(transaction=False)
     for stream in streams:
@@ -71,15 +71,15 @@ def look(client: Redis, streams: Sequence[str]) -> dict[str, State]:
     return dict(zip(streams, map(_state, pipeline.execute(raise_on_error=False)), strict=True))
 
 
-def _state(reply: Any) -> State:
+def _state(reply: Any) -> StreamState:
     from redis.exceptions import ResponseError
 
     if isinstance(reply, ResponseError) and "no such key" in str(reply).lower():
-        return State()
+        return StreamState()
     if isinstance(reply, Exception):
         raise reply
     first = reply["first-entry"]
-    return State(
+    return StreamState(
         reply["last-generated-id"].decode(),
         reply["length"],
         reply["entries-added"],
@@ -92,7 +92,7 @@ def _state(reply: Any) -> State:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StreamPosition:
     """How far a stream was read; the offset of an epoch has one for each stream."""
 
     id: str = FIRST
@@ -108,24 +108,24 @@ class Mark:
     """Where the range that ends here begins; None: at the mark before."""
 
 
-def first_mark(state: State) -> Mark:
+def first_mark(state: StreamState) -> StreamPosition:
     """Where a job begins that has read nothing: what was removed before is not missing."""
-    return Mark(added=state.added - state.length)
+    return StreamPosition(added=state.added - state.length)
 
 
-def present(client: Redis, stream: str, mark: Mark, state: State, seen: State) -> Mark:
+def present(client: Redis, stream: str, mark: StreamPosition, state: StreamState, seen: StreamState) -> StreamPosition:
     """The same place, with what is missing after it counted as lost: the rest up to `state` can be read without a gap.
 
     `seen` is the stream as it was when it was last looked at.
     """
     if _began_again(mark, state) or state.added < seen.added or order(state.last) < order(seen.last):
         removed = state.added - state.length
-        return Mark(FIRST, removed, mark.rows, mark.lost + removed, mark.gaps + 1, FIRST)
+        return StreamPosition(FIRST, removed, mark.rows, mark.lost + removed, mark.gaps + 1, FIRST)
     lost = max(0, state.added - mark.added - _readable(client, stream, mark, state))
     return replace(mark, added=mark.added + lost, lost=mark.lost + lost, after=None)
 
 
-def _began_again(mark: Mark, state: State) -> bool:
+def _began_again(mark: StreamPosition, state: StreamState) -> bool:
     """Ids and counts of a stream only grow; a stream that was deleted and made again has fewer added than it should, or more left."""
     if order(state.last) < order(mark.id) or state.added < mark.added:
         return True
@@ -133,12 +133,12 @@ def _began_again(mark: Mark, state: State) -> bool:
     return all_after and state.length > state.added - mark.added
 
 
-def _readable(client: Redis, stream: str, mark: Mark, state: State) -> int:
+def _readable(client: Redis, stream: str, mark: StreamPosition, state: StreamState) -> int:
     """Entries after the mark that are still there; counted one by one only if some were deleted among them."""
     if state.first is None or order(state.first) > order(mark.id):
         return state.length
     if order(state.deleted) > order(mark.id):
-        return survey(client, Range(stream, mark.id, state.last)).rows
+        return survey(client, EntryRange(stream, mark.id, state.last)).rows
     return state.added - mark.added
 
 
@@ -146,7 +146,7 @@ def _readable(client: Redis, stream: str, mark: Mark, state: State) -> int:
 
 
 @dataclass(frozen=True)
-class Range(InputPartition):
+class EntryRange(InputPartition):
     """Entries of one stream: those after one id, up to and with another."""
 
     stream: str
@@ -165,7 +165,7 @@ class Survey:
     ranks: list[int]
     marks: list[str]
 
-    def split(self, part: Range, lanes: int) -> list[Range]:
+    def split(self, part: EntryRange, lanes: int) -> list[EntryRange]:
         """Ranges with about the same number of entries, which together are the whole, each entry in one of them."""
         ranks = (bisect_left(self.ranks, self.rows * lane / lanes) for lane in range(1, lanes))
         inner = {
@@ -174,10 +174,10 @@ class Survey:
             if rank < len(self.marks) and self.ranks[rank] < self.rows
         }
         bounds = ((part.after, 0), *inner.items(), (part.last, self.rows))
-        return [Range(part.stream, after, last, high - low) for (after, low), (last, high) in pairwise(bounds)]
+        return [EntryRange(part.stream, after, last, high - low) for (after, low), (last, high) in pairwise(bounds)]
 
 
-def survey(client: Redis, part: Range, limit: int | None = None) -> Survey:
+def survey(client: Redis, part: EntryRange, limit: int | None = None) -> Survey:
     """Walks over a range, or over its first entries, in steps that grow, so that its marks stay few."""
     walk = client.register_script(WALK)
     rows, last, ranks, marks = 0, part.after, list[int](), list[str]()
@@ -206,7 +206,7 @@ def share_out(rows: Sequence[int], lanes: int) -> list[int]:
     return shares
 
 
-def pages(client: Redis, part: Range) -> Iterator[Entries]:
+def pages(client: Redis, part: EntryRange) -> Iterator[Entries]:
     """The entries of a range, some at a time."""
     after = part.after
     while entries := cast(Entries, client.xrange(part.stream, f"({after}", part.last, PAGE_ROWS)):

@@ -16,7 +16,7 @@ from itertools import islice
 from headgate.config import StateSettings
 
 
-class Phase(Enum):
+class MigrationPhase(Enum):
     """Where a migration stands; each edge is taken when ..."""
 
     PREPARE = "prepare"
@@ -35,11 +35,11 @@ class Migration:
 
     source: str
     destination: str
-    phase: Phase = Phase.PREPARE
+    phase: MigrationPhase = MigrationPhase.PREPARE
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SliceCopies:
     """The copies of one slice."""
 
     active: str
@@ -56,7 +56,7 @@ class Placement:
 
     hosts: tuple[str, ...]
     """Live hosts, sorted."""
-    places: tuple[Place, ...]
+    places: tuple[SliceCopies, ...]
     factor: int = 1
     """Backups that every slice should have."""
     leaving: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class Placement:
         """
         names = tuple(sorted(hosts))
         homes = lane_hosts or names
-        placement = Placement(names, tuple(Place(homes[slice_ % len(homes)]) for slice_ in range(slices)), factor)
+        placement = Placement(names, tuple(SliceCopies(homes[slice_ % len(homes)]) for slice_ in range(slices)), factor)
         return replace(
             placement,
             places=tuple(
@@ -167,10 +167,10 @@ def _leaves(placement: Placement, event: HostLeaves) -> Placement:
     return _each(placement, lambda place: _not_towards(place, event.host))
 
 
-def _not_towards(place: Place, host: str) -> Place:
+def _not_towards(place: SliceCopies, host: str) -> SliceCopies:
     """A migration to a host that leaves ends, unless the slice has changed hands already."""
     on_its_way = place.migration
-    if on_its_way is None or on_its_way.destination != host or on_its_way.phase is Phase.RELEASE:
+    if on_its_way is None or on_its_way.destination != host or on_its_way.phase is MigrationPhase.RELEASE:
         return place
     return replace(place, migration=None)
 
@@ -205,7 +205,7 @@ def _without_host(placement: Placement, slice_: int, host: str) -> Placement:
     return _put(placement, slice_, replace(place, active=successor, migration=None, ready=place.ready - {successor}))
 
 
-def _forgotten_migration(place: Place, host: str) -> Place:
+def _forgotten_migration(place: SliceCopies, host: str) -> SliceCopies:
     """A migration from or to a lost host ends: what was active stays so, unless it was lost itself."""
     on_its_way = place.migration
     if on_its_way is None or host not in (on_its_way.source, on_its_way.destination):
@@ -224,7 +224,7 @@ def _successor(placement: Placement, slice_: int) -> str:
     return min(having, key=lambda host: (counts[host], host))
 
 
-def _future_home(place: Place) -> str:
+def _future_home(place: SliceCopies) -> str:
     return place.active if place.migration is None else place.migration.destination
 
 
@@ -236,12 +236,16 @@ def _asked(placement: Placement, event: MoveAsked) -> Placement:
     return _put(placement, event.slice, replace(place, migration=Migration(place.active, event.destination)))
 
 
-_NEXT = {Phase.PREPARE: Phase.REBUILD, Phase.REBUILD: Phase.REROUTE, Phase.REROUTE: Phase.RELEASE}
+_NEXT = {
+    MigrationPhase.PREPARE: MigrationPhase.REBUILD,
+    MigrationPhase.REBUILD: MigrationPhase.REROUTE,
+    MigrationPhase.REROUTE: MigrationPhase.RELEASE,
+}
 
 
 def end_of_phase(slice_: int, migration: Migration) -> Done:
     """What ends the phase that a migration is in."""
-    host = migration.source if migration.phase is Phase.RELEASE else migration.destination
+    host = migration.source if migration.phase is MigrationPhase.RELEASE else migration.destination
     return Done(Act(migration.phase.value), slice_, host)
 
 
@@ -254,12 +258,12 @@ def _done(placement: Placement, event: Done) -> Placement:
     return placement
 
 
-def _advanced(place: Place, migration: Migration) -> Place:
-    if migration.phase is Phase.RELEASE:
+def _advanced(place: SliceCopies, migration: Migration) -> SliceCopies:
+    if migration.phase is MigrationPhase.RELEASE:
         return replace(place, migration=None)
     following = replace(migration, phase=_NEXT[migration.phase])
     place = replace(place, migration=following)
-    if following.phase is not Phase.RELEASE:
+    if following.phase is not MigrationPhase.RELEASE:
         return place
     # The one moment at which it changes hands.
     ready = (place.ready - {migration.destination}) | {migration.source}
@@ -268,22 +272,22 @@ def _advanced(place: Place, migration: Migration) -> Place:
 
 def _with_backups(placement: Placement) -> Placement:
     """Backups as the chain wants them."""
-    places: list[Place] = []
+    places: list[SliceCopies] = []
     for slice_, place in enumerate(placement.places):
         wanted = backup_hosts(placement, slice_)
         places.append(replace(place, backups=wanted, ready=place.ready & set(wanted)))
     return replace(placement, places=tuple(places))
 
 
-def _on_the_way(place: Place) -> tuple[str, ...]:
+def _on_the_way(place: SliceCopies) -> tuple[str, ...]:
     return () if place.migration is None else (place.migration.source, place.migration.destination)
 
 
-def _put(placement: Placement, slice_: int, place: Place) -> Placement:
+def _put(placement: Placement, slice_: int, place: SliceCopies) -> Placement:
     return replace(placement, places=(*placement.places[:slice_], place, *placement.places[slice_ + 1 :]))
 
 
-def _each(placement: Placement, change: Callable[[Place], Place]) -> Placement:
+def _each(placement: Placement, change: Callable[[SliceCopies], SliceCopies]) -> Placement:
     return replace(placement, places=tuple(map(change, placement.places)))
 
 

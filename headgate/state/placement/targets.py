@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.state.placement.slices import Act, Done, Phase, Place, Placement
+from headgate.state.placement.slices import Act, Done, MigrationPhase, Placement, SliceCopies
 
-COMING = frozenset((Phase.PREPARE, Phase.REBUILD, Phase.REROUTE))
+COMING = frozenset((MigrationPhase.PREPARE, MigrationPhase.REBUILD, MigrationPhase.REROUTE))
 """Phases in which the destination's copy follows that of the source."""
 
 
@@ -42,13 +42,13 @@ def duties(placement: Placement) -> dict[str, Duty]:
     return {host: Duty(tuple(follow[host]), tuple(keep[host])) for host in placement.hosts}
 
 
-def _followers(place: Place) -> set[str]:
+def _followers(place: SliceCopies) -> set[str]:
     moving = place.migration
     coming = {moving.destination} if moving is not None and moving.phase in COMING else set()
     return ({*place.backups} | coming) - {place.active}
 
 
-def _holders(place: Place) -> set[str]:
+def _holders(place: SliceCopies) -> set[str]:
     moving = {place.migration.source, place.migration.destination} if place.migration is not None else set()
     return {place.active, *place.backups} | moving
 
@@ -57,7 +57,7 @@ def waiting(placement: Placement) -> bool:
     """Whether something waits for the hosts to do their duties: a copy that is not there yet."""
     return any(
         place.ready != frozenset(place.backups)
-        or (place.migration is not None and place.migration.phase in (Phase.PREPARE, Phase.REBUILD))
+        or (place.migration is not None and place.migration.phase in (MigrationPhase.PREPARE, MigrationPhase.REBUILD))
         for place in placement.places
     )
 

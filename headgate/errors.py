@@ -22,6 +22,7 @@ HeadgateError
 │   ├── StateLostError    no copy of a slice is left that could be rebuilt
 │   ├── StateBusyError    another process holds a slice, or has gone on with it
 │   └── StateFullError    the disk has too little free space for state
+├── InvalidTransitionError   no rule of the scheduler fits; carries the last decisions
 └── EngineError       an engine could not do what it was asked
     └── EngineLostError   the engine as a whole is gone; the service starts again, exit 75 if it does not
 """
@@ -123,6 +124,14 @@ class StateBusyError(StateError):
 
 class StateFullError(StateError):
     """The disk has too little free space for state."""
+
+
+class InvalidTransitionError(HeadgateError):
+    """The scheduler is in a state that its rules do not foresee; `story` has the last decisions, oldest first."""
+
+    def __init__(self, text: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(text + "".join(f"\n  {line}" for line in story))
+        self.text, self.story = text, story
 
 
 class EngineError(HeadgateError):

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from headgate.config import Settings
 from headgate.scheduler.rules import transition_table
 from headgate.server import metrics
 from headgate.settings import reference
@@ -43,7 +44,7 @@ def pages() -> dict[Path, str]:
     monitoring = ROOT / "docs/monitoring.md"
     return {
         ROOT / "docs/settings.md": SETTINGS + reference(),
-        architecture: with_block(architecture.read_text(), "rules", transition_table()),
+        architecture: with_block(architecture.read_text(), "rules", transition_table(Settings())),
         scenarios: with_block(scenarios.read_text(), "constants", constants_table()),
         monitoring: with_block(monitoring.read_text(), "metrics", metrics.reference()),
     }

@@ -23,9 +23,10 @@ def settings(markdown: bool) -> None:
 @click.command()
 def rules() -> None:
     """Print the rules of the scheduler as a table."""
+    from headgate.config import Settings
     from headgate.scheduler.rules import transition_table
 
-    click.echo(transition_table(), nl=False)
+    click.echo(transition_table(Settings()), nl=False)
 
 
 COMMANDS = (settings, rules)

@@ -27,7 +27,7 @@ from headgate.hosts.provision import (
     finished,
     lane_on_hosts,
 )
-from headgate.scheduler.memory import brink
+from headgate.scheduler.memory import latency_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def at_risk(job: JobView, settings: Settings) -> bool:
     """Whether a job misses its intent, or is about to; right after a change only the newest sub-window can tell."""
     if job.met is None:
         return job.recent is not None and job.recent < job.worth
-    return not job.met or brink(job) > settings.brink
+    return not job.met or latency_ratio(job) > settings.brink
 
 
 def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -> int:

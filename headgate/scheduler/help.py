@@ -36,7 +36,7 @@ def _spread(job: JobView, lanes: Mapping[str, int], now: Situation) -> JobAlloca
     return with_lanes(patient_of(job, now.view.hosts, now.view.at_s, now.settings), lanes)
 
 
-def helping(job: JobView, help_: JobAllocation, remedy: Remedy | None) -> Action:
+def help_action(job: JobView, help_: JobAllocation, remedy: Remedy | None) -> Action:
     """The action that gives one job what it needs, with its cause."""
     assert job.span is not None
     name, before = job.job.name, job.allocation.lanes

@@ -10,11 +10,20 @@ from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
 from headgate.health.records import LogEntry, purged
 from headgate.health.resolving import SCALE_UP
-from headgate.scheduler.memory import Configuration, Situation, Skip, State, Trial, Verdict, brink, mends
-from headgate.scheduler.undone import LaneHistory, ObservedLanes, followed
+from headgate.scheduler.memory import (
+    Configuration,
+    Situation,
+    Skip,
+    State,
+    Trial,
+    Verdict,
+    latency_ratio,
+    recovers_by_itself,
+)
+from headgate.scheduler.undone import LaneHistory, ObservedLanes, follow_lanes
 
 
-def noticed(situation: Situation) -> Situation:
+def notice_changes(situation: Situation) -> Situation:
     """Note outages and their end, and forget skips that no longer hold."""
     state, view = situation.state, situation.view
     if view.unread:
@@ -44,7 +53,7 @@ def _lanes_followed(situation: Situation) -> dict[str, dict[str, LaneHistory]]:
     state, view, settings = situation.state, situation.view, situation.settings
     trial = state.trial
     return {
-        name: followed(
+        name: follow_lanes(
             state.lanes.get(name, {}),
             ObservedLanes(
                 job.allocation.lanes,
@@ -68,7 +77,7 @@ def _shortfall(situation: Situation) -> float:
 
 def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
     """A skip holds while the job misses its intent, or nearly, with about the same input."""
-    if job is None or (job.met and brink(job) <= situation.settings.brink):
+    if job is None or (job.met and latency_ratio(job) <= situation.settings.brink):
         return False
     return not _load_moved(skip.arrival_rows_s, job, situation)
 
@@ -80,7 +89,7 @@ def _load_moved(before_rows_s: float, job: JobView, situation: Situation) -> boo
     return change > situation.settings.load_change * max(before_rows_s, 1e-9)
 
 
-def judged(situation: Situation) -> Situation:
+def judge_last_action(situation: Situation) -> Situation:
     """Judge the action under trial once its effect was measured on a clean window (Henge, section 5.1)."""
     trial = situation.state.trial
     if trial is None or trial.settled_s is None or situation.state.blind or situation.warming_up:
@@ -89,7 +98,7 @@ def judged(situation: Situation) -> Situation:
     state = dataclasses.replace(situation.state, trial=None)
     if trial.tried is not None:
         useful = not (verdict.harmful or verdict.plateaued)
-        state = logged(state, trial.tried, useful, situation.view.at_s, situation.settings)
+        state = with_log_entry(state, trial.tried, useful, situation.view.at_s, situation.settings)
     if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
         state = _counted(state, trial, verdict, situation.view.jobs[trial.job], situation)
     return dataclasses.replace(situation, state=remember_best(state, situation), verdict=verdict)
@@ -160,7 +169,7 @@ def _others_lost(trial: Trial, situation: Situation) -> bool:
 
 
 def _lost_itself(trial: Trial, job: JobView, situation: Situation) -> bool:
-    if mends(job, situation.settings) or _faster(trial, job, situation):
+    if recovers_by_itself(job, situation.settings) or _faster(trial, job, situation):
         return False
     return (job.utility or 0.0) < trial.utilities.get(job.job.name, 0.0) * (1 - situation.settings.noise)
 
@@ -178,14 +187,14 @@ def output_rows_s(job: JobView) -> float:
 
 
 def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
-    """The job gained less than it should have; one that only was uneasy is judged by its latency."""
+    """The job gained less than it should have; a job that was only close to its limit is judged by its latency."""
     if trial.kind is not ActionKind.RECONFIGURE or job is None or job.utility is None:
         return False
     if job.met:
-        return trial.brink <= 1 and brink(job) > max(
-            situation.settings.brink, trial.brink * (1 - situation.settings.improvement)
+        return trial.latency_ratio <= 1 and latency_ratio(job) > max(
+            situation.settings.brink, trial.latency_ratio * (1 - situation.settings.improvement)
         )
-    if mends(job, situation.settings) or (trial.brink > 1 and _faster(trial, job, situation)):
+    if recovers_by_itself(job, situation.settings) or (trial.latency_ratio > 1 and _faster(trial, job, situation)):
         return False
     before = trial.utilities.get(job.job.name, 0.0)
     return job.utility <= before or job.utility < before * (1 + situation.settings.improvement)
@@ -211,7 +220,7 @@ def _other_remedies(trial: Trial, situation: Situation) -> bool:
     )
 
 
-def logged(state: State, entry: LogEntry, useful: bool, at_s: float, settings: Settings) -> State:
+def with_log_entry(state: State, entry: LogEntry, useful: bool, at_s: float, settings: Settings) -> State:
     """The state with one more entry in the action log."""
     log = purged((*state.care.log, dataclasses.replace(entry, useful=useful)), at_s, settings)
     return dataclasses.replace(state, care=dataclasses.replace(state.care, log=log))

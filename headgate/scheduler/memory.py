@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,7 +37,7 @@ class Trial:
     total: float
     """Utility of all jobs, whatever the objective."""
     utilities: Mapping[str, float]
-    brink: float = 0.0
+    latency_ratio: float = 0.0
     """How close the job's latency was to its threshold."""
     arrival_rows_s: float = 0.0
     """The job's input."""
@@ -183,24 +184,24 @@ class Situation:
         return [job for job in self.missing if not self.skips(job.job.name) and not self._left_alone(job)]
 
     @cached_property
-    def mending(self) -> list[JobView]:
+    def recovering_jobs(self) -> list[JobView]:
         """Jobs that miss their intents, but not for long any more: the search waits for them."""
-        return [job for job in self.missing if mends(job, self.settings) or self._is_unclear(job)]
+        return [job for job in self.missing if recovers_by_itself(job, self.settings) or self._is_unclear(job)]
 
     @cached_property
-    def uneasy(self) -> list[JobView]:
+    def close_to_miss(self) -> list[JobView]:
         """Jobs that meet their intents by so little that the next fluctuation breaks them (beyond the paper)."""
         return [job for job in self._close if not self._is_unclear(job)]
 
     @cached_property
     def _close(self) -> list[JobView]:
-        close = (job for job in self.view.jobs.values() if job.met and brink(job) > self.settings.brink)
+        close = (job for job in self.view.jobs.values() if job.met and latency_ratio(job) > self.settings.brink)
         return [job for job in close if not self.skips(job.job.name) and not catching_up(job, self.settings)]
 
     @cached_property
     def remedies(self) -> Mapping[str, Remedy]:
         """What the diagnosis of each job that wants help asks for, where its lanes were measured one by one."""
-        names = (job.job.name for job in (*self.wanting, *self.uneasy))
+        names = (job.job.name for job in (*self.wanting, *self.close_to_miss))
         return {name: remedy for name in names if (remedy := self._findings[name].remedy) is not None}
 
     @cached_property
@@ -219,7 +220,7 @@ class Situation:
     def _left_alone(self, job: JobView) -> bool:
         """Whether the job gets no help with its backlog: more lanes do not speed it up while cores are short."""
         return (
-            mends(job, self.settings)
+            recovers_by_itself(job, self.settings)
             or self._is_unclear(job)
             or (bool(self.view.congested) and recovering(job, self.settings.improvement))
         )
@@ -278,15 +279,34 @@ class Situation:
         return {name: job.allocation for name, job in self.view.jobs.items()}
 
 
-def mends(job: JobView, settings: Settings) -> bool:
+def recovers_by_itself(job: JobView, settings: Settings) -> bool:
     """Whether help would come too early: the newest sub-window is fine, the backlog is on its way down, or nothing is measured."""
     is_fine = job.recent is not None and job.recent >= job.worth
     return is_fine or catching_up(job, settings) or unmeasured(job, settings)
 
 
-def brink(job: JobView) -> float:
+def latency_ratio(job: JobView) -> float:
     """How close the job's latency is to its threshold, over the window and still now; above 1 it is beyond."""
     threshold_s = job.job.intent.latency_s
     if threshold_s is None or job.latency_s is None or job.recent_latency_s is None:
         return 0.0
     return min(job.latency_s, job.recent_latency_s) / threshold_s
+
+
+def fingerprints(view: View) -> dict[str, str]:
+    """The intent of each job, by which a change of the workload is noticed."""
+    return {name: job.job.intent.fingerprint() for name, job in view.jobs.items()}
+
+
+def without_history(state: State) -> State:
+    """The state at the start of a search: what was learnt before no longer applies."""
+    return dataclasses.replace(
+        state,
+        phase=SearchPhase.SEARCHING,
+        best=None,
+        reduced=False,
+        throttled=(),
+        trial=None,
+        stable=0,
+        rest_score=None,
+    )

@@ -6,6 +6,7 @@ A policy sees a view and returns a decision; its state can be written down and r
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -15,13 +16,16 @@ from headgate.config import Settings
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.sizing import most_lanes
+from headgate.errors import InvalidTransitionError
 from headgate.health.care import carried_out, not_applied
 from headgate.health.examiners import Examiner
-from headgate.scheduler import advice
-from headgate.scheduler import rules as scheduler
+from headgate.scheduler import advice, events, rules
 from headgate.scheduler.memory import Decision, State
 from headgate.scheduler.quarantine import arriving, quarantined, restarted
 from headgate.scheduler.regulation import Regulation
+
+KEPT_DECISIONS = 5
+"""Decisions that the error of an impossible transition carries."""
 
 
 class Policy(Protocol):
@@ -59,12 +63,14 @@ class Policy(Protocol):
 
 
 class Headgate:
-    """The scheduler of `core.scheduler` for jobs with intents, the health pipeline for those that regulate themselves."""
+    """The rules of the scheduler for jobs with intents, the health pipeline for jobs that regulate themselves."""
 
     def __init__(self, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> None:
         self.settings = settings
         self.state = State()
         self.regulation = Regulation(settings, examiners or {})
+        self._story: deque[str] = deque(maxlen=KEPT_DECISIONS)
+        """The last decisions, for the error of an impossible transition."""
 
     def decide(self, view: View) -> Decision:
         """One action a round: a job that regulates itself comes first, because it waits for minutes after each."""
@@ -84,27 +90,35 @@ class Headgate:
         if decision.action is not None or decision.verdict is not None or not others:
             return decision
         rest = dataclasses.replace(view, jobs=others, unread=view.unread - apart)
-        self.state, scheduled = scheduler.step(self.state, rest, self.settings)
+        scheduled = self._step(rest)
         found = {**decision.diagnoses, **scheduled.diagnoses}
         return dataclasses.replace(scheduled, diagnoses=found, alerts=(*decision.alerts, *scheduled.alerts))
+
+    def _step(self, view: View) -> Decision:
+        try:
+            self.state, decision = rules.step(self.state, view, self.settings)
+        except InvalidTransitionError as error:
+            raise InvalidTransitionError(error.text, tuple(self._story)) from None
+        self._story.append(f"{view.at_s:g} s, {decision.rule}: {decision.cause}")
+        return decision
 
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         if action.job is not None and action.job in self.state.care.trials:
             care = not_applied(self.state.care, action.job, at_s, self.settings, refused)
             self.state = dataclasses.replace(self.state, care=care)
         else:
-            self.state = scheduler.withdrawn(self.state, action, at_s, self.settings, refused)
+            self.state = events.withdrawn(self.state, action, at_s, self.settings, refused)
 
     def carried_out(self, at_s: float) -> None:
-        self.state = scheduler.carried_out(self.state, at_s)
+        self.state = events.carried_out(self.state, at_s)
         for job in self.state.care.trials:
             self.state = dataclasses.replace(self.state, care=carried_out(self.state.care, job, at_s, self.settings))
 
     def interrupted(self) -> None:
-        self.state = scheduler.interrupted(self.state)
+        self.state = events.interrupted(self.state)
 
     def cluster_changed(self) -> None:
-        self.state = scheduler.cluster_changed(self.state)
+        self.state = events.cluster_changed(self.state)
 
     def since_s(self) -> Mapping[str, float]:
         return {**self.state.since_s, **self.state.care.since_s}

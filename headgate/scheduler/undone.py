@@ -55,7 +55,7 @@ class ObservedLanes:
     """How much of the job's skip time is left; all of it if the job is not set aside."""
 
 
-def followed(
+def follow_lanes(
     histories: Mapping[str, LaneHistory], seen: ObservedLanes, at_s: float, load_change: float
 ) -> dict[str, LaneHistory]:
     """The history of every operator of a job, one round later."""

@@ -12,7 +12,7 @@ from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.metrics import Sample, View, Windows, view_of
 from headgate.core.model import Action, ActionKind, JobReading, Snapshot
-from headgate.scheduler import rules as scheduler
+from headgate.scheduler import events, rules
 from headgate.scheduler.memory import Decision, State
 from tests.health.patients import HOSTS, Lanes, one_hot, one_slow, too_few
 
@@ -42,7 +42,7 @@ class Watched:
         given = lanes.allocation if self.allocation is None else self.allocation
         now = Snapshot(self.at_s, {"job": samples[-1].reading}, {"job": given}, HOSTS)  # type: ignore[dict-item]
         view: View = view_of(Windows({"job": samples}), now, {"job": lanes.job}, {}, self.settings)
-        self.state, decision = scheduler.step(self.state, view, self.settings)
+        self.state, decision = rules.step(self.state, view, self.settings)
         if decision.action is not None:
             self.version += 1
         return decision
@@ -153,7 +153,7 @@ def test_remedy_that_helped_is_remembered_as_useful() -> None:
 def test_remedy_that_the_engine_refused_gives_way_at_once() -> None:
     watched, slow = Watched(), in_epochs(one_slow(4, 0.5))
     action = watched.until_action(slow, 2.0)
-    watched.state = scheduler.withdrawn(watched.state, action, watched.at_s, watched.settings)
+    watched.state = events.withdrawn(watched.state, action, watched.at_s, watched.settings)
     assert watched.state.trial is None and not watched.state.refused
     assert watched.until_action(slow, 2.0).changes["job"].lanes["work"] > 4
 
@@ -161,7 +161,7 @@ def test_remedy_that_the_engine_refused_gives_way_at_once() -> None:
 def test_remedy_that_was_only_observed_is_not_held_against_it() -> None:
     watched, slow = Watched(), in_epochs(one_slow(4, 0.5))
     action = watched.until_action(slow, 2.0)
-    watched.state = scheduler.withdrawn(watched.state, action, watched.at_s, watched.settings, refused=False)
+    watched.state = events.withdrawn(watched.state, action, watched.at_s, watched.settings, refused=False)
     assert watched.state.care.log == ()
     assert watched.state.refused["job"].until_s == pytest.approx(watched.at_s + watched.settings.retry_s)
 

@@ -10,10 +10,14 @@ import pytest
 
 from headgate.config import Settings
 from headgate.core.model import ActionKind, HostReading
+from headgate.errors import InvalidTransitionError
+from headgate.scheduler import rules
+from headgate.scheduler.events import cluster_changed, withdrawn
 from headgate.scheduler.memory import Decision, SearchPhase, State
-from headgate.scheduler.rules import TRANSITIONS, cluster_changed, transition_table, withdrawn
+from headgate.scheduler.policies import Headgate
+from headgate.scheduler.rules import TRANSITIONS, transition_table
 from headgate.settings import settings_from
-from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started
+from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started, view
 
 RULES = (
     "no data", "after outage", "new workload", "settle", "warm up", "reduce", "undo", "revert", "overtaken", "relax",
@@ -55,10 +59,14 @@ def test_table_holds_the_rules_that_are_told_here() -> None:
 
 
 def test_transition_table_lists_every_rule_with_its_reason() -> None:
-    table = transition_table().splitlines()
+    settings = settings_from({"outage_data_s": 90.0, "stable_rounds": 7, "drop": 0.25})
+    table = transition_table(settings).splitlines()
     assert len(table) == 2 + len(TRANSITIONS)
     for row, rule in zip(table[2:], TRANSITIONS, strict=True):
-        assert rule.name in row and rule.happens in row
+        assert rule.name in row and rule.sentence(settings) in row
+    text = "\n".join(table)
+    assert "90 s" in text or "1.5 min" in text
+    assert "7 rounds" in text and "25 %" in text
 
 
 @pytest.mark.parametrize("phase", SearchPhase)
@@ -964,3 +972,12 @@ def test_action_that_was_not_carried_out_is_not_asked_for_again_for_five_minutes
     story.state, story.given = withdrawn(story.state, decision.action, declined_s, story.settings), {}
     asked_s = next(story.at_s for _ in range(60) if story.see(MISSING, FINE).action is not None)
     assert asked_s - declined_s >= 300
+
+
+def test_impossible_transition_carries_the_last_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Headgate(Settings())
+    decided = [policy.decide(view(600.0 + 10 * number, MISSING)) for number in range(7)]
+    monkeypatch.setattr(rules, "TRANSITIONS", ())
+    with pytest.raises(InvalidTransitionError, match="no rule fits while") as error:
+        policy.decide(view(700.0, MISSING))
+    assert [line.partition(": ")[2] for line in error.value.story] == [one.cause for one in decided[-5:]]

@@ -10,7 +10,7 @@ import pytest
 from headgate.config import Settings
 from headgate.core.model import ActionKind, HostReading
 from headgate.scheduler.memory import State
-from headgate.scheduler.undone import LaneHistory, ObservedLanes, followed
+from headgate.scheduler.undone import LaneHistory, ObservedLanes, follow_lanes
 from tests.core.builders import CONGESTED, IDLE, Story, started
 from tests.core.builders import Seen as Job
 
@@ -22,7 +22,7 @@ def after(*steps: tuple[int, ActionKind | None], rows_s: float = 1000.0) -> Lane
     """The history of an operator whose lanes were changed like this, every 10 s."""
     histories: dict[str, LaneHistory] = {}
     for number, (lanes, kind) in enumerate(steps):
-        histories = followed(histories, ObservedLanes({"work": lanes}, rows_s, kind, SKIP_S), 10.0 * number, 0.2)
+        histories = follow_lanes(histories, ObservedLanes({"work": lanes}, rows_s, kind, SKIP_S), 10.0 * number, 0.2)
     return histories["work"]
 
 
@@ -56,13 +56,13 @@ def test_steps_the_same_way_undo_nothing() -> None:
 )
 def test_too_few_lanes_may_be_tried_again_later_or_with_less_input(at_s: float, rows_s: float, barred: bool) -> None:
     history = after((4, None), (1, THROTTLE), (4, REVERT))
-    later = followed({"work": history}, ObservedLanes({"work": 4}, rows_s, None, SKIP_S), at_s, 0.2)
+    later = follow_lanes({"work": history}, ObservedLanes({"work": 4}, rows_s, None, SKIP_S), at_s, 0.2)
     assert later["work"].bars(1) is barred
 
 
 def test_change_that_is_taken_back_after_its_skip_time_was_not_undone() -> None:
     history = after((4, None), (1, THROTTLE))
-    later = followed({"work": history}, ObservedLanes({"work": 4}, 1000.0, RECONFIGURE, SKIP_S), 20.0 + SKIP_S, 0.2)
+    later = follow_lanes({"work": history}, ObservedLanes({"work": 4}, 1000.0, RECONFIGURE, SKIP_S), 20.0 + SKIP_S, 0.2)
     assert later["work"].undone == ()
 
 

@@ -24,7 +24,7 @@ from headgate.core.model import Graph, Job, JobAllocation, JobReading
 from headgate.core.quantities import show_seconds
 from headgate.errors import EngineError, StateError
 from headgate.ports import JobPhase, JobState
-from headgate.spark import inflow, metering, plan, progress, session
+from headgate.spark import inflow, jvm, metering, plan, progress, session
 from headgate.spark.attempts import Attempts
 from headgate.spark.busy import add_busy
 from headgate.spark.connections import patience_of
@@ -354,7 +354,7 @@ class RunningJob:
     # -- epochs, in the query's own thread
 
     def _epoch(self, batch: DataFrame, number: int) -> None:
-        self._line = self._spark.sparkContext._gateway._gateway_client.get_thread_connection()  # type: ignore[union-attr]
+        self._line = jvm.connection_of_thread()
         if self._stopping.is_set():
             raise Stopped
         self._resting.clear()

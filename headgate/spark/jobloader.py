@@ -88,9 +88,9 @@ def _loaded_here(request: JobRequest, limit_s: float) -> Topology:
 
 
 def _spark_runs() -> bool:
-    from pyspark import SparkContext
+    from headgate.spark import jvm
 
-    return SparkContext._active_spark_context is not None
+    return jvm.spark_runs()
 
 
 class _NoProcess(Exception):

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headgate.spark import jvm
 from headgate.spark.unread import FileStream
 
 if TYPE_CHECKING:
@@ -70,10 +71,8 @@ def distance(start: Any, end: Any) -> float | None:
 
 def streams_of(frame: DataFrame, checkpoint: Path, first: int) -> tuple[Units, ...]:
     """The streams that a streaming DataFrame reads, in Spark's order; `first` is the number that Spark gives the first of them."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = [leaves.apply(number) for number in range(leaves.size())]
-    streaming = [leaf for leaf in found if leaf.isStreaming()]
-    return tuple(_stream(leaf, checkpoint / "sources" / str(first + n)) for n, leaf in enumerate(streaming))
+    leaves = jvm.streaming_leaves(frame)
+    return tuple(_stream(leaf, checkpoint / "sources" / str(first + n)) for n, leaf in enumerate(leaves))
 
 
 def _stream(leaf: Any, log: Path) -> Units:

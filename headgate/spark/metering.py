@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from headgate.core.latency import Latency
+from headgate.spark import jvm
 from headgate.spark.lanes import METERED, Batches, Metered
 
 if TYPE_CHECKING:
@@ -108,26 +109,23 @@ class Gateway:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
-        self._observation = getattr(jvm, "org.apache.spark.sql.Observation")
-        self._to_row = getattr(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils").toPyRow
-        self._sequence = getattr(jvm, "org.apache.spark.api.python.PythonUtils").toSeq
-        self._info = getattr(jvm, "org.apache.spark.sql.execution.SparkPlanInfo").fromSparkPlan
-        accumulators = getattr(jvm, "org.apache.spark.util.AccumulatorContext")
+        java = jvm.packages(spark)
+        self._observation = getattr(java, "org.apache.spark.sql.Observation")
+        self._to_row = getattr(java, "org.apache.spark.sql.api.python.PythonSQLUtils").toPyRow
+        self._sequence = getattr(java, "org.apache.spark.api.python.PythonUtils").toSeq
+        self._info = getattr(java, "org.apache.spark.sql.execution.SparkPlanInfo").fromSparkPlan
+        accumulators = getattr(java, "org.apache.spark.util.AccumulatorContext")
         self._accumulator, self._new_id = accumulators.get, accumulators.newId
         self._json = _Json(spark)
-        self._count = F.count(F.lit(1).cast("long")).alias("rows")._jc
+        self._count = jvm.expression(F.count(F.lit(1).cast("long")).alias("rows"))
         self._arrivals: dict[tuple[str | None, bool], Any] = {}
         self._passes: dict[int, Any] = {}
 
     def counted(self, rows: DataFrame, meter: int) -> DataFrame:
         """The same rows; a `Counter` will know how many they were, by the number of the meter."""
-        from pyspark.sql.classic.dataframe import DataFrame as Rows
-
         if meter not in self._passes:
-            self._passes[meter] = F.expr(f"{ALWAYS}{FIRST_METER + meter}")._jc
-        return Rows(rows._jdf.filter(self._passes[meter]), rows.sparkSession)
+            self._passes[meter] = jvm.expression(F.expr(f"{ALWAYS}{FIRST_METER + meter}"))
+        return jvm.dataframe(jvm.dataset(rows).filter(self._passes[meter]), rows.sparkSession)
 
     @staticmethod
     def in_lanes(rows: DataFrame, lane: Batches, schema: StructType, meter: int) -> DataFrame:
@@ -136,14 +134,12 @@ class Gateway:
 
     def observed(self, rows: DataFrame, arrival: str | None, many: bool) -> tuple[DataFrame, Observed]:
         """The same rows, with their arrival times, if a column has them; of many rows, the quantiles are those of a sample."""
-        from pyspark.sql.classic.dataframe import DataFrame as Rows
-
         key = arrival, many
         if key not in self._arrivals:
             self._arrivals[key] = self._sequence(_arrival_columns(arrival, many))
         observation = self._observation()
-        observed = rows._jdf.observe(observation, self._count, self._arrivals[key])
-        return Rows(observed, rows.sparkSession), Observed(observation, self)
+        observed = jvm.dataset(rows).observe(observation, self._count, self._arrivals[key])
+        return jvm.dataframe(observed, rows.sparkSession), Observed(observation, self)
 
     def row(self, row: Any) -> Any:
         """A row of the JVM's as Python has it."""
@@ -220,7 +216,8 @@ def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
     micros = F.unix_micros(F.col(f"`{arrival}`"))
     some = F.when(F.pmod(F.hash(micros), F.lit(SAMPLE)) == 0, micros) if many else micros
     quantiles = F.percentile_approx(some, [quantile for quantile, _ in WEIGHTS], ACCURACY).alias("arrived")
-    return [F.sum(micros.cast("double")).alias("sum")._jc, quantiles._jc, F.count(micros).alias("known")._jc]
+    columns = F.sum(micros.cast("double")).alias("sum"), quantiles, F.count(micros).alias("known")
+    return [jvm.expression(column) for column in columns]
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------------------
@@ -242,7 +239,7 @@ class Counter:
     def attach(self, session: SparkSession) -> None:
         """Count what this session does, until it is detached."""
         if self._manager is None:
-            self._manager = session._jsparkSession.listenerManager()
+            self._manager = jvm.session(session).listenerManager()
             self._manager.register(self)
 
     def detach(self) -> None:
@@ -254,7 +251,7 @@ class Counter:
     def begin(self, batch: DataFrame) -> None:
         """An epoch begins: what an earlier one, or an attempt that failed, has counted is not its own."""
         with self._changed:
-            self._scanned = first_column(str(batch._jdf.logicalPlan().toString()))
+            self._scanned = first_column(str(jvm.input_plan(batch).toString()))
             self._oldest = self._gateway.newest()
             self._rows.clear()
 
@@ -305,11 +302,11 @@ class _Json:
     PIECE = 4000
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
-        self._mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        java = jvm.packages(spark)
+        scala = getattr(java.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
+        self._mapper = java.com.fasterxml.jackson.databind.ObjectMapper()
         self._mapper.registerModule(getattr(scala, "MODULE$"))
-        self._writer = jvm.java.io.StringWriter
+        self._writer = java.java.io.StringWriter
 
     def __call__(self, value: Any) -> bytes:
         writer = self._writer()
@@ -350,9 +347,9 @@ class TaskRecords:
     """Spark's record of tasks, read through the gateway: it is there whether or not the UI runs."""
 
     def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
-        self._store = context._jsc.sc().statusStore()
-        self._tracker = context._jsc.sc().statusTracker()
+        context = jvm.context(spark)
+        self._store = context.statusStore()
+        self._tracker = context.statusTracker()
         self._json = _Json(spark)
 
     def tasks(self, tag: str, expected: Sequence[Stage]) -> list[Task]:

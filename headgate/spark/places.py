@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from headgate.spark import jvm
 from headgate.spark.labels import labels
 from headgate.state.placement.routing import in_turn, lane_hosts
 
@@ -30,20 +31,20 @@ class Places:
     """Puts the partitions of DataFrames on hosts, through Spark's JVM."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        catalyst = jvm.org.apache.spark.sql.catalyst
-        self._context = spark.sparkContext._jsc.sc()
-        self._sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        self._pair = jvm.scala.Tuple2
-        self._tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(INTERNAL_ROW))
+        java = jvm.packages(spark)
+        catalyst = java.org.apache.spark.sql.catalyst
+        self._context = jvm.context(spark)
+        self._sequence = java.org.apache.spark.api.python.PythonUtils.toSeq
+        self._pair = java.scala.Tuple2
+        self._tag = java.scala.reflect.ClassTag.apply(java.java.lang.Class.forName(INTERNAL_ROW))
         self._row = catalyst.InternalRow.fromSeq
         self._attributes = catalyst.types.DataTypeUtils.toAttributes
         self._hashed = catalyst.plans.physical.HashPartitioning
         self._single = getattr(getattr(catalyst.plans.physical, "SinglePartition$"), "MODULE$")
-        self._union = jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
-        self._relation = jvm.org.apache.spark.sql.execution.LogicalRDD
-        self._nothing = jvm.scala.Option.empty()
-        self._frame = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+        self._union = java.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD
+        self._relation = java.org.apache.spark.sql.execution.LogicalRDD
+        self._nothing = java.scala.Option.empty()
+        self._frame = java.org.apache.spark.sql.classic.Dataset.ofRows
         self._empty_on: dict[tuple[str, ...], Any] = {}
         """Empty partitions, by their hosts: each epoch has the same."""
         self._turns: dict[int, Column] = {}
@@ -51,7 +52,7 @@ class Places:
 
     def source(self, batch: DataFrame, hosts: Hosts) -> DataFrame:
         """An epoch's input, which Spark hands over as an RDD, with each of its partitions read on the host named for it."""
-        plan = batch._jdf.logicalPlan()
+        plan = jvm.input_plan(batch)
         both = self._sequence([self._empty(hosts), plan.rdd()])
         placed = self._union(self._context, both, len(hosts), self._tag)
         return self._framed(batch.sparkSession, plan.output(), placed, plan.outputPartitioning())
@@ -74,7 +75,7 @@ class Places:
 
     def marks(self, session: SparkSession, schema: str, rows: Sequence[Sequence[int]], hosts: Hosts) -> DataFrame:
         """A row of numbers on each of these hosts, partitioned by its first column, which hashes to the number of the row."""
-        output = self._attributes(session.createDataFrame([], schema)._jdf.schema())
+        output = self._attributes(jvm.dataset(session.createDataFrame([], schema)).schema())
         located = self._located([self._row(self._sequence(list(row))) for row in rows], hosts)
         return self._framed(session, output, located, self._by([output.head()], len(hosts)))
 
@@ -83,7 +84,7 @@ class Places:
 
         All may be null: of a column that cannot be, Spark would know what the filter above asks.
         """
-        output = self._attributes(rows._jdf.schema().asNullable())
+        output = self._attributes(jvm.dataset(rows).schema().asNullable())
         names = [name.casefold() for name in rows.columns]
         by = [output.apply(names.index(key.casefold())) for key in keys]
         return self._framed(rows.sparkSession, output, self._empty(hosts), self._by(by, len(hosts)))
@@ -113,12 +114,10 @@ class Places:
         return self._context.makeRDD(self._sequence(pairs), self._tag)
 
     def _framed(self, session: SparkSession, output: Any, rdd: Any, partitioning: Any) -> DataFrame:
-        from pyspark.sql.classic.dataframe import DataFrame as Rows
-
-        inner, nothing = session._jsparkSession, self._nothing
+        inner, nothing = jvm.session(session), self._nothing
         unordered = self._sequence([])
         plan = self._relation(output, rdd, partitioning, unordered, False, nothing, inner, nothing, nothing, False)
-        return Rows(self._frame(inner, plan), session)
+        return jvm.dataframe(self._frame(inner, plan), session)
 
 
 @dataclass(frozen=True, slots=True)

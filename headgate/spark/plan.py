@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headgate.core.model import Graph, JobAllocation
 from headgate.errors import EngineError
-from headgate.spark import metering
+from headgate.spark import jvm, metering
 from headgate.spark.keyed import KeyedStates
 from headgate.spark.lanes import BatchLane, EventLane
 from headgate.spark.metering import SCANNED, Gateway, Observed
@@ -239,7 +239,7 @@ def release(epoch: Epoch) -> None:
 
 def _on_hosts(batch: DataFrame, epoch: Epoch) -> DataFrame:
     """The batch, with each of its partitions on the host of its lane."""
-    hosts = () if epoch.number == DRY else epoch.cluster.hosts(partitions_of(batch), epoch.allocation.avoided)
+    hosts = () if epoch.number == DRY else epoch.cluster.hosts(jvm.partitions_of(batch), epoch.allocation.avoided)
     if not hosts or epoch.cluster.places is None:
         return batch
     return epoch.cluster.places.source(batch, hosts)
@@ -254,16 +254,11 @@ def _sources_of(batch: DataFrame, graph: Graph, epoch: Epoch) -> DataFrame:
 
 
 def _source(node: Node, graph: Graph, batch: DataFrame, whole: DataFrame, epoch: Epoch) -> Frame:
-    stage: Stage = ((node.name, partitions_of(batch)),)
+    stage: Stage = ((node.name, jvm.partitions_of(batch)),)
     if len(graph.sources) == 1:
         epoch.meters[node.name] = SCANNED
         return Frame(whole, (), stage)
     return Frame(whole.where(whole[TAG] == node.name).select(f"`{node.name}`.*"), (), stage)
-
-
-def partitions_of(batch: DataFrame) -> int:
-    """Partitions of an epoch's input, which Spark hands over as an RDD."""
-    return int(batch._jdf.logicalPlan().rdd().getNumPartitions())
 
 
 def _applied(node: Node, epoch: Epoch) -> Frame:
@@ -405,7 +400,7 @@ def shape(topology: Topology, graph: Graph, epoch: Epoch) -> PlanShape:
 
 def _tree(rows: DataFrame) -> list[tuple[str, str]]:
     """The nodes of its logical plan: (kind, what follows)."""
-    lines = str(rows._jdf.queryExecution().analyzed().toString()).splitlines()
+    lines = jvm.analyzed_plan(rows).splitlines()
     nodes = (line.lstrip(" :+-").partition(" ") for line in lines)
     return [(kind, rest) for kind, _, rest in nodes]
 

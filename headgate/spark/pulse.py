@@ -6,12 +6,10 @@ import logging
 import threading
 from contextlib import suppress
 from subprocess import Popen
-from typing import TYPE_CHECKING, Any
-
-from py4j.java_gateway import GatewayParameters, JavaGateway
-from pyspark import SparkContext
+from typing import TYPE_CHECKING
 
 from headgate.core.quantities import show_seconds
+from headgate.spark import jvm
 from headgate.threads import WatchedThread
 
 if TYPE_CHECKING:
@@ -27,13 +25,9 @@ class Pulse:
     """Asks the JVM over a connection of its own. Owner of what it found: its own thread; `lost` reads one reference."""
 
     def __init__(self, patience_s: float) -> None:
-        gateway = SparkContext._gateway
-        assert gateway is not None
-        self._process: Popen[bytes] | None = getattr(gateway, "proc", None)
+        self._process: Popen[bytes] | None = getattr(jvm.gateway(), "proc", None)
         self._patience_s = patience_s
-        self._gateway = JavaGateway(
-            gateway_parameters=_parameters(gateway.gateway_parameters, patience_s / QUESTIONS - ASK_S)
-        )
+        self._gateway = jvm.another_gateway(patience_s / QUESTIONS - ASK_S)
         self._silent = ""
         _hush()
         self._closing = threading.Event()
@@ -80,36 +74,22 @@ def _hush() -> None:
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
     if _tells not in logging.getLogger().filters:
         logging.getLogger().addFilter(_tells)
-    context = SparkContext._active_spark_context
-    server: Any = context._accumulatorServer if context is not None else None
-    if server is not None:
-        server.handle_error = lambda request, address: None
+    jvm.silence_accumulator_server()
 
 
 def _tells(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
 
 
-def _parameters(of: Any, answer_s: float) -> GatewayParameters:
-    """The same gateway, but an answer may take only so long."""
-    return GatewayParameters(
-        address=of.address, port=of.port, auth_token=of.auth_token, ssl_context=of.ssl_context, read_timeout=answer_s
-    )
-
-
 def abandon(spark: SparkSession) -> None:
     """Forget a session whose JVM is gone, without a call into it: another session may be started."""
-    context, gateway = spark.sparkContext, SparkContext._gateway
-    context._jsc = None
-    context.stop()
-    type(spark)._instantiatedSession = type(spark)._activeSession = None
+    gateway = jvm.gateway()
+    jvm.forget_session(spark)
     if gateway is not None:
-        with suppress(Exception):  # its connections are broken; what is left of them is closed one way or the other
-            gateway.shutdown_callback_server()
-            gateway.close()
+        jvm.close_gateway(gateway)
         process = getattr(gateway, "proc", None)
         if process is not None:
             with suppress(OSError):
                 process.stdin.close()
             process.wait()
-    SparkContext._gateway = SparkContext._jvm = None
+    jvm.forget_gateway()

@@ -15,9 +15,8 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from pyspark.java_gateway import ensure_callback_server_started
-
 from headgate.errors import EngineError
+from headgate.spark import jvm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,19 +78,9 @@ def _base64(data: bytes) -> str:
 
 
 def guard_callbacks(gateway: Any) -> None:
-    """Calls from Java to Python must show the gateway's secret, as those from Python to Java must.
-
-    PySpark starts a server for them that asks for none. It is started here, before PySpark does, and told the secret; then Java's
-    side is told, which forgets it whenever the server's address changes (`PythonClient.copyWith`).
-    """
+    """Calls from Java to Python must show the gateway's secret, as calls from Python to Java must."""
     logging.getLogger("py4j.clientserver").addFilter(_is_ours)
-    secret = gateway.gateway_parameters.auth_token
-    gateway.callback_server_parameters.auth_token = secret
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark's
-    client = gateway.java_gateway_server.getCallbackClient()
-    token = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
-    token.setAccessible(True)
-    token.set(client, secret)
+    jvm.start_callback_server(gateway)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

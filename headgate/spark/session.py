@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from headgate import files
 from headgate.config import SparkSettings
 from headgate.errors import EngineError
-from headgate.spark import nursery, security
+from headgate.spark import jvm, nursery, security
 from headgate.spark.logs import Logs
 from headgate.spark.reasons import reason_of
 from headgate.spark.tasks import HEARTBEAT
@@ -41,7 +40,7 @@ def start(
 ) -> SparkSession:
     """A session on the embedded Spark, or on the cluster that `master` names."""
     security.java()  # a sentence now instead of stack traces later
-    if SparkContext._active_spark_context is not None:
+    if jvm.spark_runs():
         raise EngineError("this process has a Spark session already; stop it first")
     # PySpark logs each analysis error and each failed epoch with all stack traces; the reason of a job says it in a sentence.
     for name in ("DataFrameQueryContextLogger", "py4j.clientserver"):
@@ -84,9 +83,9 @@ def _python(home: Path, configuration: Mapping[str, str]) -> str:
 def _launch(configuration: Mapping[str, str]) -> None:
     """Start the JVM. PySpark would give it everything as arguments, secrets included; these come later, by the gateway."""
     arguments = SparkConf(loadDefaults=False).setAll(list(security.public(configuration).items()))
-    gateway = launch_gateway(arguments)  # type: ignore[no-untyped-call]  # PySpark's
+    gateway = jvm.launch(arguments)
     security.guard_callbacks(gateway)
-    SparkContext._ensure_initialized(gateway=gateway)
+    jvm.use(gateway)
 
 
 def _fallbacks(settings: SparkSettings) -> dict[str, str]:
@@ -138,7 +137,7 @@ def _interrupts_kept() -> Iterator[None]:
 
 def stop(spark: SparkSession, exit_s: float) -> None:
     """Stop the session and its JVM, which has `exit_s` to end: nothing is left behind, and another session may be started."""
-    gateway = SparkContext._gateway
+    gateway = jvm.gateway()
     spark.stop()
     if gateway is None:
         return
@@ -151,7 +150,7 @@ def stop(spark: SparkSession, exit_s: float) -> None:
         except subprocess.TimeoutExpired:  # with gigabytes of RocksDB's it may take long to clear up after itself
             process.kill()
             process.wait()
-    SparkContext._gateway = SparkContext._jvm = None
+    jvm.forget_gateway()
 
 
 def pool_of(job: str, share: int, number: int) -> str:

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 from pyspark.sql import SparkSession
 
+from headgate.spark import jvm
+
 SOURCE = Path(__file__).with_name("TaskWatch.java")
 DRIVER = "driver"
 HEARTBEAT = "spark.executor.heartbeatInterval"
@@ -72,7 +74,7 @@ class TaskWatch:
     """Reads the listener, which Spark's listener thread alone changes; any thread may read it."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext._jsc.sc()
+        self._context = jvm.context(spark)
         self._listener = _compiled(spark)
         self._context.addSparkListener(self._listener)
         self.heartbeat_s = heartbeat_s(spark)
@@ -88,7 +90,7 @@ class TaskWatch:
 
 def heartbeat_s(spark: SparkSession) -> float:
     """Time between two heartbeats of an executor, as Spark is configured."""
-    return float(spark.sparkContext._jsc.sc().conf().getTimeAsMs(HEARTBEAT, "10s")) / 1000
+    return float(jvm.context(spark).conf().getTimeAsMs(HEARTBEAT, "10s")) / 1000
 
 
 _KINDS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -97,13 +99,11 @@ _KINDS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 def _compiled(spark: SparkSession) -> Any:
     """A listener, compiled by the compiler with which Spark compiles its own generated code."""
-    gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
-    assert gateway is not None
-    assert jvm is not None
+    gateway, java = jvm.gateway(), jvm.packages(spark)
     if gateway not in _KINDS:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler = java.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
         compiler.cook(SOURCE.read_text(encoding="utf-8"))
         _KINDS[gateway] = compiler.getClassLoader().loadClass("TaskWatch")
-    types, values = (gateway.new_array(kind, 0) for kind in (jvm.java.lang.Class, jvm.java.lang.Object))
+    types, values = (gateway.new_array(kind, 0) for kind in (java.java.lang.Class, java.java.lang.Object))
     return _KINDS[gateway].getDeclaredConstructor(types).newInstance(values)

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.utils import to_str
 
 from headgate.errors import JobFileError
+from headgate.spark import jvm
 from headgate.spark.loading import run_script
 
 CHECKPOINT = "checkpointLocation"
@@ -130,8 +131,7 @@ class Recorder(DataStreamWriter):
         )
 
     def _interval_s(self, text: str) -> float:
-        triggers = getattr(self._spark._jvm, "org.apache.spark.sql.streaming.Trigger")
-        return float(triggers.ProcessingTime(text).intervalMs() / 1000)
+        return jvm.trigger_interval_s(self._spark, text)
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> Self:
         return self._note(batches=func)
@@ -193,9 +193,7 @@ class Recorder(DataStreamWriter):
 
 
 def _sources(frame: DataFrame) -> tuple[str, ...]:
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = (leaves.apply(number) for number in range(leaves.size()))
-    return tuple(str(leaf.sourceName()) for leaf in found if leaf.isStreaming())
+    return tuple(str(leaf.sourceName()) for leaf in jvm.streaming_leaves(frame))
 
 
 class Awaited(BaseException):

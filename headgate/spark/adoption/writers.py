@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import JobFileError
+from headgate.spark import jvm
 from headgate.spark.adoption.recording import CHECKPOINT, RecordedQuery
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
 
     def write(rows: DataFrame, epoch: int) -> None:
         kept = rows.select("*")  # planned now, so that it reads what was kept
-        jvm: Any = rows.sparkSession._jvm
-        options = getattr(jvm, CASELESS)(jvm.PythonUtils.toScalaMap(dict(query.options)))
-        columns = jvm.PythonUtils.toSeq(list(query.partition_by))
-        files = getattr(jvm, FILES[format])()
-        sink = getattr(jvm, FILE_SINK)(rows.sparkSession._jsparkSession, absolute, files, columns, options)
-        sink.addBatch(epoch, kept._jdf)
+        java = jvm.packages(rows.sparkSession)
+        options = getattr(java, CASELESS)(java.PythonUtils.toScalaMap(dict(query.options)))
+        columns = java.PythonUtils.toSeq(list(query.partition_by))
+        files = getattr(java, FILES[format])()
+        sink = getattr(java, FILE_SINK)(jvm.session(rows.sparkSession), absolute, files, columns, options)
+        sink.addBatch(epoch, jvm.dataset(kept))
 
     again = "exactly once: _spark_metadata skips a batch that is written already"
     return RecordedSink(write, f"{format} files in {path}", again)

@@ -24,7 +24,7 @@ import msgspec
 from headgate.core.model import Action, Cause, JobAllocation
 from headgate.core.quantities import did_you_mean, show_seconds
 from headgate.errors import InputError
-from headgate.health.resolving import MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE
+from headgate.health.resolving import ResolverName
 from headgate.ports import Effect, JobRecord, Journal, RecordedAction, RoundRecord
 
 RATE_CHANGE = 0.25
@@ -346,12 +346,12 @@ def _host_step(action: Action) -> _Step:
 
 def _place_step(action: Action) -> _Step | None:
     """Lanes or slices that went elsewhere; the action says in its few signs which."""
-    if action.remedy == MOVE_LANES:
+    if action.remedy == ResolverName.MOVE_LANES:
         hosts = action.what.removeprefix("lanes leave ")
         return _Step("moved", "move", f"its lanes off {hosts}", {"avoided": hosts})
-    if action.remedy == REASSIGN_SLICES:
+    if action.remedy == ResolverName.REASSIGN_SLICES:
         return _Step("moved", "move", action.what, {"slices": action.what})
-    if action.remedy == SCALE_SOURCE and action.what.startswith("read limit"):
+    if action.remedy == ResolverName.SCALE_SOURCE and action.what.startswith("read limit"):
         return _Step("raised", "raise", f"its {action.what}", {"read_limit": action.what})
     return None
 

@@ -13,8 +13,8 @@ import pytest
 from headgate.bench import Result, health, ratio, record, repeated
 from headgate.cli import run_command
 from headgate.core.model import OUTSIDE, Action, ActionKind, Cause, JobAllocation, JobReading, OperatorReading
-from headgate.health.records import SKEW
-from headgate.health.resolving import REASSIGN_SLICES
+from headgate.health.records import DiagnosisKind
+from headgate.health.resolving import ResolverName
 from headgate.sim.bars import Bar
 
 BEGUN = datetime(2026, 11, 16, 9, 5)
@@ -163,9 +163,9 @@ def reading(rows: float) -> JobReading:
 
 def test_first_action_other_than_expected_fails_its_bars_with_a_sentence():
     first = Action(ActionKind.RECONFIGURE, "job", {"job": JobAllocation({"work": 8}, 0.0)}, Cause("too few lanes"))
-    ours, right = course((10.0, first)), (SKEW, REASSIGN_SLICES)
+    ours, right = course((10.0, first)), (DiagnosisKind.SKEW, ResolverName.REASSIGN_SLICES)
     bars = {bar.name: bar for bar in health.bars_of("skew", course(), ours, 2.0, right)}
-    assert not bars[f'skew: first diagnosis is "{SKEW}"'].holds
+    assert not bars[f'skew: first diagnosis is "{DiagnosisKind.SKEW}"'].holds
     assert bars["skew: throughput after, times before"].value is None
     assert not bars["skew: throughput after, times before"].holds
     said = list(health.notes_on("skew", ours, right))
@@ -174,6 +174,6 @@ def test_first_action_other_than_expected_fails_its_bars_with_a_sentence():
 
 
 def test_controller_that_does_nothing_is_told_in_a_sentence():
-    assert list(health.notes_on("skew", course(), (SKEW, REASSIGN_SLICES))) == [
+    assert list(health.notes_on("skew", course(), (DiagnosisKind.SKEW, ResolverName.REASSIGN_SLICES))) == [
         "skew: the controller did nothing in 50 s."
     ]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from headgate.health.policies import HealthPolicy, Provision
-from headgate.health.records import SPARE_LANES, Alert, Diagnosis, Measurement, Measurements, Patient, Remedy, Symptom
+from headgate.health.records import Alert, Diagnosis, DiagnosisKind, Measurement, Measurements, Patient, Remedy, Symptom
 from headgate.health.resolving import ScaleDown, lanes_changed
 
 
@@ -66,4 +66,4 @@ class Careful(Provision):
     """Provisions like the built-in policy; a job uses it with `policy = "careful"` in its intent."""
 
     name = "careful"
-    resolvers: ClassVar = {**Provision.resolvers, SPARE_LANES: (PairsStay(),)}
+    resolvers: ClassVar = {**Provision.resolvers, DiagnosisKind.SPARE_LANES: (PairsStay(),)}

@@ -31,8 +31,8 @@ from headgate.controller import Controller
 from headgate.core.hosts import HostPhase, HostType
 from headgate.core.intents import Intent
 from headgate.core.model import OUTSIDE, Action, JobReading
-from headgate.health.records import SKEW, SLOW_LANES
-from headgate.health.resolving import MOVE_LANES, REASSIGN_SLICES
+from headgate.health.records import DiagnosisKind
+from headgate.health.resolving import ResolverName
 from headgate.scheduler.policies import policy_named
 from headgate.settings import settings_from
 from headgate.sim.bars import Bar
@@ -323,7 +323,10 @@ def measure(full: bool = False) -> Result:
         *_figures("slow host", slow_lanes, slow_ours, slow_factor),
         Figure("slow host: lanes that run there after the remedy", left, ""),
     )
-    skew, slow_host = (SKEW, REASSIGN_SLICES), (SLOW_LANES, MOVE_LANES)
+    skew, slow_host = (
+        (DiagnosisKind.SKEW, ResolverName.REASSIGN_SLICES),
+        (DiagnosisKind.SLOW_LANES, ResolverName.MOVE_LANES),
+    )
     bars = (
         *bars_of("skew", lanes, ours, factor, skew),
         *bars_of("slow host", slow_lanes, slow_ours, slow_factor, slow_host),

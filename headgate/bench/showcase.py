@@ -40,7 +40,7 @@ from headgate.core.model import (
 )
 from headgate.core.quantities import show_seconds
 from headgate.errors import InputError
-from headgate.health.records import TOO_FEW_LANES, Diagnosis, Measurement, Symptom, cause_of
+from headgate.health.records import Diagnosis, DiagnosisKind, Measurement, Symptom, cause_of
 from headgate.jobfile import JobRequest
 from headgate.journal import SqliteJournal
 from headgate.ports import Effect, JobPhase, JobRecord, JobState, LatencyRecord, RoundRecord
@@ -403,7 +403,7 @@ def _help(part: ShownJob) -> Action:
         ),
     )
     text = "look-up is busy 93 % of the time and its lanes are evenly loaded: too few lanes"
-    diagnosis = Diagnosis(TOO_FEW_LANES, "look-up", text, symptoms)
+    diagnosis = Diagnosis(DiagnosisKind.TOO_FEW_LANES, "look-up", text, symptoms)
     changes = {part.name: JobAllocation(lanes, 0.25)}
     what = f"look-up {before} → {part.lanes} lanes"
     return Action(ActionKind.RECONFIGURE, part.name, changes, cause_of(diagnosis), what, "add lanes")

@@ -9,25 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.health.demand import Evening, evening, sources_held_short, spare_lanes
-from headgate.health.records import (
-    BACKLOG,
-    EMIT_COUNT,
-    HELD_BACK,
-    LATE,
-    NOTHING_WAITS,
-    SKEW,
-    SLOW_LANES,
-    SPARE_LANES,
-    TOO_FEW_LANES,
-    TOO_LITTLE_INPUT,
-    UNCLEAR,
-    UNEVEN_COST,
-    UNEVEN_PENDING,
-    UNEVEN_ROWS,
-    Diagnosis,
-    Patient,
-    Symptom,
-)
+from headgate.health.records import Diagnosis, DiagnosisKind, Patient, Symptom, SymptomKind
 
 Symptoms = tuple[Symptom, ...]
 
@@ -35,7 +17,7 @@ Symptoms = tuple[Symptom, ...]
 def trouble(symptoms: Symptoms) -> Symptom | None:
     """The symptom that calls for a diagnosis: input held back, rows that wait for long, or an intent missed."""
     found = {symptom.kind: symptom for symptom in reversed(symptoms)}
-    return found.get(HELD_BACK) or found.get(BACKLOG) or found.get(LATE)
+    return found.get(SymptomKind.HELD_BACK) or found.get(SymptomKind.BACKLOG) or found.get(SymptomKind.LATE)
 
 
 def _at(symptoms: Symptoms, kind: str, operator: str) -> Symptom | None:
@@ -44,14 +26,14 @@ def _at(symptoms: Symptoms, kind: str, operator: str) -> Symptom | None:
 
 def _unlike(symptoms: Symptoms, main: Symptom) -> Symptom | None:
     """How the lanes of the operator differ: by their rows or by their time per row, whichever is more; None if they are alike."""
-    rows, cost = (_at(symptoms, kind, main.operator) for kind in (UNEVEN_ROWS, UNEVEN_COST))
+    rows, cost = (_at(symptoms, kind, main.operator) for kind in (SymptomKind.UNEVEN_ROWS, SymptomKind.UNEVEN_COST))
     known = [symptom for symptom in (rows, cost) if symptom is not None and _holds_back(symptom, main)]
     return max(known, key=lambda symptom: symptom.value, default=None)
 
 
 def _needs_lanes(unlike: Symptom, patient: Patient) -> bool:
     """Whether lanes have unlike rows only because there are fewer lanes than slices to spread."""
-    return unlike.kind == UNEVEN_ROWS and evening(patient, unlike.operator) is Evening.LANES
+    return unlike.kind == SymptomKind.UNEVEN_ROWS and evening(patient, unlike.operator) is Evening.LANES
 
 
 def _is_remediable(unlike: Symptom, patient: Patient) -> bool:
@@ -66,7 +48,11 @@ def _is_remediable(unlike: Symptom, patient: Patient) -> bool:
 def is_unclear(symptoms: Symptoms) -> bool:
     """Whether lanes of the operator in trouble differ, but nothing can be said of them yet: the next readings will tell."""
     main = trouble(symptoms)
-    return main is not None and _unlike(symptoms, main) is None and _at(symptoms, UNCLEAR, main.operator) is not None
+    return (
+        main is not None
+        and _unlike(symptoms, main) is None
+        and _at(symptoms, SymptomKind.UNCLEAR, main.operator) is not None
+    )
 
 
 def _holds_back(symptom: Symptom, main: Symptom) -> bool:
@@ -87,7 +73,7 @@ class TooFewLanesDiagnoser:
         lanes = patient.view.allocation.lanes[main.operator]
         alike = f"its {lanes} lanes alike" if lanes > 1 else "its only lane busy"
         alike = alike if unlike is None else f"{unlike.text}, and their slices cannot be spread better"
-        yield Diagnosis(TOO_FEW_LANES, main.operator, f"{main.text}, {alike}: too few lanes", (main,))
+        yield Diagnosis(DiagnosisKind.TOO_FEW_LANES, main.operator, f"{main.text}, {alike}: too few lanes", (main,))
 
 
 class SlowLanesDiagnoser:
@@ -96,11 +82,13 @@ class SlowLanesDiagnoser:
     def diagnose(self, symptoms: Symptoms, patient: Patient) -> Iterable[Diagnosis]:
         main = trouble(symptoms)
         unlike = _unlike(symptoms, main) if main is not None else None
-        if main is None or unlike is None or unlike.kind != UNEVEN_COST:
+        if main is None or unlike is None or unlike.kind != SymptomKind.UNEVEN_COST:
             return
         where = _hosts(patient, main.operator, unlike.lanes)
         text = f"{main.text}; {unlike.text}: slow{where}"
-        yield Diagnosis(SLOW_LANES, main.operator, text, _with_pending(symptoms, main, unlike), unlike.lanes)
+        yield Diagnosis(
+            DiagnosisKind.SLOW_LANES, main.operator, text, _with_pending(symptoms, main, unlike), unlike.lanes
+        )
 
 
 class SkewDiagnoser:
@@ -109,16 +97,16 @@ class SkewDiagnoser:
     def diagnose(self, symptoms: Symptoms, patient: Patient) -> Iterable[Diagnosis]:
         main = trouble(symptoms)
         unlike = _unlike(symptoms, main) if main is not None else None
-        if main is None or unlike is None or unlike.kind != UNEVEN_ROWS:
+        if main is None or unlike is None or unlike.kind != SymptomKind.UNEVEN_ROWS:
             return
         if _needs_lanes(unlike, patient) or not _is_remediable(unlike, patient):
             return
         text = f"{main.text}; {unlike.text}: skewed keys"
-        yield Diagnosis(SKEW, main.operator, text, _with_pending(symptoms, main, unlike), unlike.lanes)
+        yield Diagnosis(DiagnosisKind.SKEW, main.operator, text, _with_pending(symptoms, main, unlike), unlike.lanes)
 
 
 def _with_pending(symptoms: Symptoms, main: Symptom, unlike: Symptom) -> Symptoms:
-    pending = _at(symptoms, UNEVEN_PENDING, main.operator)
+    pending = _at(symptoms, SymptomKind.UNEVEN_PENDING, main.operator)
     return (main, unlike, pending) if pending is not None else (main, unlike)
 
 
@@ -140,9 +128,9 @@ class SpareLanesDiagnoser:
         spare = spare_lanes(patient) if trouble(symptoms) is None else {}
         for symptom in symptoms:
             lanes = patient.view.allocation.lanes.get(symptom.operator, 0)
-            if symptom.kind == NOTHING_WAITS and symptom.operator in spare:
+            if symptom.kind == SymptomKind.NOTHING_WAITS and symptom.operator in spare:
                 text = f"{symptom.text}, and {spare[symptom.operator]} of its {lanes} lanes would do"
-                yield Diagnosis(SPARE_LANES, symptom.operator, text, (symptom,))
+                yield Diagnosis(DiagnosisKind.SPARE_LANES, symptom.operator, text, (symptom,))
 
 
 class TooLittleInputDiagnoser:
@@ -152,9 +140,9 @@ class TooLittleInputDiagnoser:
         self.target_rows_s = target_rows_s
 
     def diagnose(self, symptoms: Symptoms, patient: Patient) -> Iterable[Diagnosis]:
-        emitted = next((symptom for symptom in symptoms if symptom.kind == EMIT_COUNT), None)
+        emitted = next((symptom for symptom in symptoms if symptom.kind == SymptomKind.EMIT_COUNT), None)
         if emitted is None or trouble(symptoms) is not None or emitted.value >= self.target_rows_s:
             return
         why = "not enough arrives" if sources_held_short(patient) else "its lanes are busy"
         text = f"{emitted.text} of the {self.target_rows_s:,.0f} they should, nothing is held back, {why}"
-        yield Diagnosis(TOO_LITTLE_INPUT, emitted.operator, text, (emitted,))
+        yield Diagnosis(DiagnosisKind.TOO_LITTLE_INPUT, emitted.operator, text, (emitted,))

@@ -19,37 +19,20 @@ from headgate.health.diagnosing import (
     TooLittleInputDiagnoser,
 )
 from headgate.health.records import (
-    COST,
-    EMITTED,
-    HELD,
-    ROWS,
-    SKEW,
-    SLOW_LANES,
-    SPARE_LANES,
-    TOO_FEW_LANES,
-    TOO_LITTLE_INPUT,
-    WAIT,
     Alert,
     Detector,
     Diagnoser,
     Diagnosis,
+    DiagnosisKind,
     LogEntry,
+    MeasurementKind,
     Measurements,
     Patient,
     Resolver,
     Sensor,
     Symptom,
 )
-from headgate.health.resolving import (
-    SCALE_DOWN,
-    SCALE_SOURCE,
-    SCALE_UP,
-    MoveLanes,
-    ReassignSlices,
-    ScaleDown,
-    ScaleSource,
-    ScaleUp,
-)
+from headgate.health.resolving import MoveLanes, ReassignSlices, ResolverName, ScaleDown, ScaleSource, ScaleUp
 from headgate.health.sensing import (
     BacklogDetector,
     CostChangeDetector,
@@ -84,10 +67,10 @@ class HealthPolicy:
     def measures(self, measured: Measurements, patient: Patient, operator: str) -> Mapping[str, float]:
         """What an action on this operator is judged by, before it and after it."""
         return {
-            "held": measured.one(HELD) or 0.0,
-            "wait": measured.one(WAIT) or 0.0,
-            "held by operator": measured.one(HELD, operator) or 0.0,
-            "emitted": measured.one(EMITTED) or 0.0,
+            "held": measured.one(MeasurementKind.HELD) or 0.0,
+            "wait": measured.one(MeasurementKind.WAIT) or 0.0,
+            "held by operator": measured.one(MeasurementKind.HELD, operator) or 0.0,
+            "emitted": measured.one(MeasurementKind.EMITTED) or 0.0,
             "sustains": sustained_rows_s(measured, operator),
         }
 
@@ -100,7 +83,7 @@ class HealthPolicy:
         return ()
 
 
-LANE_REMEDIES = (SCALE_UP, SCALE_DOWN, SCALE_SOURCE)
+LANE_REMEDIES = (ResolverName.SCALE_UP, ResolverName.SCALE_DOWN, ResolverName.SCALE_SOURCE)
 """What is left when only lanes may change."""
 
 _UP, _MOVE, _REASSIGN, _DOWN = ScaleUp(), MoveLanes(), ReassignSlices(), ScaleDown()
@@ -126,10 +109,10 @@ class Provision(HealthPolicy):
         SpareLanesDiagnoser(),
     )
     resolvers: Mapping[str, Sequence[Resolver]] = {
-        TOO_FEW_LANES: (_UP, _REASSIGN),
-        SLOW_LANES: (_MOVE, _UP, _REASSIGN),
-        SKEW: (_REASSIGN, _UP),
-        SPARE_LANES: (_DOWN,),
+        DiagnosisKind.TOO_FEW_LANES: (_UP, _REASSIGN),
+        DiagnosisKind.SLOW_LANES: (_MOVE, _UP, _REASSIGN),
+        DiagnosisKind.SKEW: (_REASSIGN, _UP),
+        DiagnosisKind.SPARE_LANES: (_DOWN,),
     }
 
     def helped(self, entry: LogEntry, after: Mapping[str, float], patient: Patient) -> bool | None:
@@ -138,7 +121,7 @@ class Provision(HealthPolicy):
         How much is held back says little while queues are still filling up; what an operator can take does at any time.
         """
         settings = patient.settings
-        if entry.diagnosis == SPARE_LANES:
+        if entry.diagnosis == DiagnosisKind.SPARE_LANES:
             return after["held"] <= settings.held_least
         if after["sustains"] > entry.before["sustains"] * (1 + settings.improvement) > 0:
             return True
@@ -153,7 +136,7 @@ class Provision(HealthPolicy):
 
 def sustained_rows_s(measured: Measurements, operator: str) -> float:
     """Rows per second of an operator at which its first lane has no time left; 0 where lanes are not measured one by one."""
-    rows, costs = measured.values(ROWS, operator), measured.values(COST, operator)
+    rows, costs = measured.values(MeasurementKind.ROWS, operator), measured.values(MeasurementKind.COST, operator)
     total = sum(rows)
     if not total or len(rows) != len(costs):
         return 0.0
@@ -182,11 +165,11 @@ class Throughput(Provision):
         kept = (detector for detector in Provision.detectors if not isinstance(detector, BacklogDetector))
         self.detectors = (*kept, EmitCountDetector())
         self.diagnosers = (*Provision.diagnosers[:3], TooLittleInputDiagnoser(target_rows_s))
-        self.resolvers = {**Provision.resolvers, TOO_LITTLE_INPUT: (ScaleSource(target_rows_s),)}
+        self.resolvers = {**Provision.resolvers, DiagnosisKind.TOO_LITTLE_INPUT: (ScaleSource(target_rows_s),)}
 
     def helped(self, entry: LogEntry, after: Mapping[str, float], patient: Patient) -> bool | None:
         """More lanes for a source helped if more is put out, or would be were it not held back."""
-        if entry.diagnosis != TOO_LITTLE_INPUT:
+        if entry.diagnosis != DiagnosisKind.TOO_LITTLE_INPUT:
             return super().helped(entry, after, patient)
         return _input(after) > entry.before["emitted"] * (1 + patient.settings.improvement)
 

@@ -7,26 +7,57 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from headgate.config import Settings
 from headgate.core.metrics import JobView, Sample, Span, newest, span_of
 from headgate.core.model import Action, ActionKind, Cause, HostReading, JobAllocation
 
-# -- names: those of the built-in parts; a part of the user's may use its own --------------------------------------------------
+# -- names of the built-in parts; a part of a user may use a name of its own ---------------------------------------------------------
 
-ROWS, BUSY, COST, PENDING, HELD, EMITTED, WAIT = "rows", "busy", "cost", "pending", "held", "emitted", "wait"
-"""Measurements: rows/s given, share of time busy, seconds per row, rows waiting, share of time holding back, rows/s put out, and
-seconds that rows wait at the sources."""
-HELD_BACK, BACKLOG, LATE, UNEVEN_PENDING, UNEVEN_ROWS, UNEVEN_COST, UNCLEAR, NOTHING_WAITS, EMIT_COUNT = (
-    "input held back", "standing backlog", "late", "pending uneven", "rates uneven", "lanes unlike", "lanes unclear",
-    "nothing waits", "emit count",
-)  # fmt: skip
-"""Symptoms."""
-TOO_FEW_LANES, SLOW_LANES, SKEW, SPARE_LANES, TOO_LITTLE_INPUT = (
-    "too few lanes", "slow host", "skew", "spare lanes", "too little input",
-)  # fmt: skip
-"""Diagnoses."""
+
+class MeasurementKind(StrEnum):
+    """What the built-in sensor measures."""
+
+    ROWS = "rows"
+    """Rows/s that a lane or an operator was given."""
+    BUSY = "busy"
+    """Share of the time in which it was busy."""
+    COST = "cost"
+    """Seconds per row."""
+    PENDING = "pending"
+    """Rows that wait."""
+    HELD = "held"
+    """Share of the time in which it held its input back."""
+    EMITTED = "emitted"
+    """Rows/s that it put out."""
+    WAIT = "wait"
+    """Seconds that rows wait at the sources."""
+
+
+class SymptomKind(StrEnum):
+    """What the built-in detectors find."""
+
+    HELD_BACK = "input held back"
+    BACKLOG = "standing backlog"
+    LATE = "late"
+    UNEVEN_PENDING = "pending uneven"
+    UNEVEN_ROWS = "rates uneven"
+    UNEVEN_COST = "lanes unlike"
+    UNCLEAR = "lanes unclear"
+    NOTHING_WAITS = "nothing waits"
+    EMIT_COUNT = "emit count"
+
+
+class DiagnosisKind(StrEnum):
+    """What the built-in diagnosers conclude."""
+
+    TOO_FEW_LANES = "too few lanes"
+    SLOW_LANES = "slow host"
+    SKEW = "skew"
+    SPARE_LANES = "spare lanes"
+    TOO_LITTLE_INPUT = "too little input"
 
 
 @dataclass(frozen=True, slots=True)

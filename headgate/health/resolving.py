@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import ClassVar
 
 from headgate.core.metrics import epoch_s
@@ -24,22 +25,28 @@ from headgate.health.demand import (
     spare_lanes,
 )
 from headgate.health.diagnosing import hosts_of
-from headgate.health.records import COST, EMITTED, SKEW, Alert, Diagnosis, Measurements, Patient, Remedy
+from headgate.health.records import Alert, Diagnosis, DiagnosisKind, MeasurementKind, Measurements, Patient, Remedy
 from headgate.state.placement.routing import best_places, imbalance, lane_loads, rebalanced
 
-SCALE_UP, SCALE_DOWN, MOVE_LANES, REASSIGN_SLICES, SCALE_SOURCE = (
-    "scale up", "scale down", "move lanes", "re-assign slices", "scale up source",
-)  # fmt: skip
+
+class ResolverName(StrEnum):
+    """The built-in resolvers."""
+
+    SCALE_UP = "scale up"
+    SCALE_DOWN = "scale down"
+    MOVE_LANES = "move lanes"
+    REASSIGN_SLICES = "re-assign slices"
+    SCALE_SOURCE = "scale up source"
 
 
 class ScaleUp:
     """Lanes for the input that could not be handled, at the operator that holds back and at those behind it."""
 
-    name: ClassVar[str] = SCALE_UP
+    name: ClassVar[str] = ResolverName.SCALE_UP
 
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
         now = patient.view.allocation.lanes
-        if diagnosis.kind == SKEW and evening(patient, diagnosis.operator) is Evening.NOTHING:
+        if diagnosis.kind == DiagnosisKind.SKEW and evening(patient, diagnosis.operator) is Evening.NOTHING:
             return None
         wanted = _more(patient, diagnosis.operator)
         if wanted.get(diagnosis.operator, 0) <= now[diagnosis.operator] and wanted == now:
@@ -82,7 +89,7 @@ def lanes_changed(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 class ScaleDown:
     """Fewer lanes for every operator that has some to spare, a limited share at once."""
 
-    name: ClassVar[str] = SCALE_DOWN
+    name: ClassVar[str] = ResolverName.SCALE_DOWN
 
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
         now, settings = patient.view.allocation.lanes, patient.settings
@@ -97,7 +104,7 @@ class ScaleDown:
 class MoveLanes:
     """Lanes leave the hosts on which they are slow; the job keeps off those from then on."""
 
-    name: ClassVar[str] = MOVE_LANES
+    name: ClassVar[str] = ResolverName.MOVE_LANES
 
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
         known = {host.name for host in patient.hosts}
@@ -119,7 +126,7 @@ def _suspects(diagnosis: Diagnosis) -> tuple[int, ...]:
 class ReassignSlices:
     """Slices move from lanes with much to do to lanes with little, by measured load."""
 
-    name: ClassVar[str] = REASSIGN_SLICES
+    name: ClassVar[str] = ResolverName.REASSIGN_SLICES
 
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
         span, operator = patient.span, diagnosis.operator
@@ -143,7 +150,7 @@ def _one_hot_slice(
     diagnosis: Diagnosis, loads: tuple[float, ...], patient: Patient, measured: Measurements
 ) -> Alert | None:
     """A slice that fills a lane alone cannot be helped by lanes: its key has to be combined before it gets there."""
-    cost_s = measured.one(COST, diagnosis.operator)
+    cost_s = measured.one(MeasurementKind.COST, diagnosis.operator)
     span = patient.span
     if cost_s is None or span is None or max(loads) / span.seconds * cost_s < patient.settings.spare_below:
         return None
@@ -160,7 +167,7 @@ class ScaleSource:
     never more of them than they have partitions.
     """
 
-    name: ClassVar[str] = SCALE_SOURCE
+    name: ClassVar[str] = ResolverName.SCALE_SOURCE
 
     def __init__(self, target_rows_s: float) -> None:
         self.target_rows_s = target_rows_s
@@ -168,7 +175,7 @@ class ScaleSource:
     def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
         if sources_held_short(patient):
             return Alert(f"{patient.name}: there is not enough input for {self.target_rows_s:,.0f} rows/s", diagnosis)
-        emitted, settings = measured.one(EMITTED), patient.settings
+        emitted, settings = measured.one(MeasurementKind.EMITTED), patient.settings
         missing = self.target_rows_s * (1 + settings.source_headroom) / emitted if emitted else settings.source_step
         factor = min(settings.source_step, missing)
         span = patient.span

@@ -13,28 +13,7 @@ from statistics import median
 from headgate.core.metrics import Span, capacities, grace_s, job_juice, newest, span_of
 from headgate.health import outliers
 from headgate.health.demand import reads_to_its_limit, waits_s, works_off_backlog
-from headgate.health.records import (
-    BACKLOG,
-    BUSY,
-    COST,
-    EMIT_COUNT,
-    EMITTED,
-    HELD,
-    HELD_BACK,
-    LATE,
-    NOTHING_WAITS,
-    PENDING,
-    ROWS,
-    UNCLEAR,
-    UNEVEN_COST,
-    UNEVEN_PENDING,
-    UNEVEN_ROWS,
-    WAIT,
-    Measurement,
-    Measurements,
-    Patient,
-    Symptom,
-)
+from headgate.health.records import Measurement, MeasurementKind, Measurements, Patient, Symptom, SymptomKind
 
 # -- the sensor ----------------------------------------------------------------------------------------------------------------
 
@@ -47,10 +26,10 @@ class LaneSensor:
         span = patient.span
         if span is None or span.seconds <= 0:
             return
-        yield from _of_job(HELD, _held_share(patient, span))
-        yield from _of_job(WAIT, waits_s(span))
+        yield from _of_job(MeasurementKind.HELD, _held_share(patient, span))
+        yield from _of_job(MeasurementKind.WAIT, waits_s(span))
         sources = patient.view.job.graph.sources
-        yield Measurement(EMITTED, sum(span.rows_in(source) for source in sources) / span.seconds)
+        yield Measurement(MeasurementKind.EMITTED, sum(span.rows_in(source) for source in sources) / span.seconds)
         for operator in patient.view.allocation.lanes:
             yield from _of_lanes(span, operator)
             yield from _pending(patient, span, operator)
@@ -74,16 +53,20 @@ def _held_share(patient: Patient, span: Span) -> float | None:
 
 def _of_lanes(span: Span, operator: str) -> Iterator[Measurement]:
     busy = span.busy_s(operator)
-    yield from _each(BUSY, operator, (seconds / span.seconds for seconds in busy))
+    yield from _each(MeasurementKind.BUSY, operator, (seconds / span.seconds for seconds in busy))
     rows, queued = span.of_lanes(operator, "lane_rows"), span.of_lanes(operator, "queued")
     if rows is not None:
         # What a lane was given is what it did and what is left of it: one that works off its queue is not given more.
         given = rows if queued is None else tuple(max(0.0, a + b) for a, b in zip(rows, queued, strict=True))
         if sum(given) >= ENOUGH_GIVEN * sum(rows):
-            yield from _each(ROWS, operator, (count / span.seconds for count in given))
+            yield from _each(MeasurementKind.ROWS, operator, (count / span.seconds for count in given))
         if all(count > 0 for count in rows) and any(busy):
-            yield from _each(COST, operator, (seconds / count for seconds, count in zip(busy, rows, strict=True)))
-    yield from _each(HELD, operator, (held / span.seconds for held in span.of_lanes(operator, "held_s") or ()))
+            yield from _each(
+                MeasurementKind.COST, operator, (seconds / count for seconds, count in zip(busy, rows, strict=True))
+            )
+    yield from _each(
+        MeasurementKind.HELD, operator, (held / span.seconds for held in span.of_lanes(operator, "held_s") or ())
+    )
 
 
 ENOUGH_GIVEN = 0.05
@@ -95,8 +78,8 @@ def _pending(patient: Patient, span: Span, operator: str) -> Iterator[Measuremen
     seen = [sample.reading.operators[operator].queued for sample in patient.samples]
     known = [queued for queued in seen if queued is not None]
     if len(known) < len(seen):
-        return _each(PENDING, operator, (seconds / span.seconds for seconds in span.busy_s(operator)))
-    return _each(PENDING, operator, (sum(lane) / len(known) for lane in zip(*known, strict=True)))
+        return _each(MeasurementKind.PENDING, operator, (seconds / span.seconds for seconds in span.busy_s(operator)))
+    return _each(MeasurementKind.PENDING, operator, (sum(lane) / len(known) for lane in zip(*known, strict=True)))
 
 
 def _each(name: str, operator: str, values: Iterable[float]) -> Iterator[Measurement]:
@@ -104,13 +87,13 @@ def _each(name: str, operator: str, values: Iterable[float]) -> Iterator[Measure
 
 
 def _of_operator(span: Span, operator: str) -> Iterator[Measurement]:
-    yield Measurement(ROWS, span.rows_in(operator) / span.seconds, operator)
+    yield Measurement(MeasurementKind.ROWS, span.rows_in(operator) / span.seconds, operator)
     cost_s = _cost_s(span, operator)
     if cost_s is not None:
-        yield Measurement(COST, cost_s, operator)
+        yield Measurement(MeasurementKind.COST, cost_s, operator)
     held = span.of_lanes(operator, "held_s")
     if held:
-        yield Measurement(HELD, max(held) / span.seconds, operator)
+        yield Measurement(MeasurementKind.HELD, max(held) / span.seconds, operator)
 
 
 # -- detectors -----------------------------------------------------------------------------------------------------------------
@@ -120,18 +103,23 @@ class HeldBackDetector:
     """Backpressure: which operator holds back the input, by which lanes, and for how much of the time."""
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
-        share = measured.one(HELD)
+        share = measured.one(MeasurementKind.HELD)
         # A source that works off a backlog puts out all that the others can take.
         if share is None or share <= patient.settings.held_least or works_off_backlog(patient) or _is_over(patient):
             return
         operator = _initiator(measured, patient)
         if operator is None or _in_the_dark(measured, patient, operator):
             return
-        held = measured.values(HELD, operator)
+        held = measured.values(MeasurementKind.HELD, operator)
         lanes = tuple(lane for lane, value in enumerate(held) if value > MOSTLY * max(held)) if held else ()
         text = f"input was held back for {share:.0%} of the time by {operator}"
         yield Symptom(
-            HELD_BACK, operator, share, text, lanes, (*measured.lanes(HELD, operator), Measurement(HELD, share))
+            SymptomKind.HELD_BACK,
+            operator,
+            share,
+            text,
+            lanes,
+            (*measured.lanes(MeasurementKind.HELD, operator), Measurement(MeasurementKind.HELD, share)),
         )
 
 
@@ -151,12 +139,12 @@ MOSTLY = 0.5
 def _in_the_dark(measured: Measurements, patient: Patient, operator: str) -> bool:
     """Input was held back for so long that lanes got nothing: who is to blame shows only when they get some again."""
     told = patient.samples[-1].reading.operators[operator].lane_rows is not None
-    return told and not measured.values(ROWS, operator)
+    return told and not measured.values(MeasurementKind.ROWS, operator)
 
 
 def _initiator(measured: Measurements, patient: Patient) -> str | None:
     """The operator that holds back the longest; in epochs, the one whose slowest lane takes the longest."""
-    shares = {name: measured.one(HELD, name) for name in patient.view.allocation.lanes}
+    shares = {name: measured.one(MeasurementKind.HELD, name) for name in patient.view.allocation.lanes}
     known = {name: share for name, share in shares.items() if share is not None}
     if known:
         worst = max(known, key=lambda name: known[name])
@@ -166,7 +154,9 @@ def _initiator(measured: Measurements, patient: Patient) -> str | None:
 
 def slowest_operator(measured: Measurements, patient: Patient) -> str | None:
     """The operator with the busiest lane."""
-    busiest = {name: max(measured.values(BUSY, name), default=0.0) for name in patient.view.allocation.lanes}
+    busiest = {
+        name: max(measured.values(MeasurementKind.BUSY, name), default=0.0) for name in patient.view.allocation.lanes
+    }
     found = max(busiest, key=lambda name: busiest[name], default=None)
     return found if found is not None and busiest[found] > 0 else None
 
@@ -175,7 +165,7 @@ class BacklogDetector:
     """Rows that wait for long and do not become fewer, though nothing is held back any more than before: juice sees only growth."""
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
-        wait_s, span = measured.one(WAIT), patient.span
+        wait_s, span = measured.one(MeasurementKind.WAIT), patient.span
         operator = slowest_operator(measured, patient)
         if span is None or operator is None or wait_s is None or wait_s <= patient.settings.backlog_wait_s:
             return
@@ -183,7 +173,7 @@ class BacklogDetector:
         if reads_to_its_limit(span) or works_off_backlog(patient) or busy <= patient.settings.capacity_threshold:
             return
         text = f"rows wait for {wait_s:,.0f} s and do not become fewer; {operator} was busy for {busy:.0%} of the time"
-        yield Symptom(BACKLOG, operator, wait_s, text, (), (Measurement(WAIT, wait_s),))
+        yield Symptom(SymptomKind.BACKLOG, operator, wait_s, text, (), (Measurement(MeasurementKind.WAIT, wait_s),))
 
 
 class LateDetector:
@@ -193,9 +183,9 @@ class LateDetector:
         operator = slowest_operator(measured, patient) if patient.misses else None
         if operator is None:
             return
-        busy = min(1.0, max(measured.values(BUSY, operator)))
+        busy = min(1.0, max(measured.values(MeasurementKind.BUSY, operator)))
         text = f"{operator} was the bottleneck (busy {busy:.2f} of the time)"
-        yield Symptom(LATE, operator, busy, text, (), measured.lanes(BUSY, operator))
+        yield Symptom(SymptomKind.LATE, operator, busy, text, (), measured.lanes(MeasurementKind.BUSY, operator))
 
 
 class PendingDetector:
@@ -203,11 +193,18 @@ class PendingDetector:
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
         for operator in patient.view.allocation.lanes:
-            pending = measured.values(PENDING, operator)
+            pending = measured.values(MeasurementKind.PENDING, operator)
             yield from self._uneven(measured, patient, operator, pending)
             if _nothing_waits(measured, patient, operator):
                 text = f"almost nothing waits in front of {operator}"
-                yield Symptom(NOTHING_WAITS, operator, _mean(pending), text, (), measured.lanes(PENDING, operator))
+                yield Symptom(
+                    SymptomKind.NOTHING_WAITS,
+                    operator,
+                    _mean(pending),
+                    text,
+                    (),
+                    measured.lanes(MeasurementKind.PENDING, operator),
+                )
 
     def _uneven(
         self, measured: Measurements, patient: Patient, operator: str, pending: tuple[float, ...]
@@ -216,18 +213,25 @@ class PendingDetector:
         if lanes:
             times = outliers.ratio(pending, lanes)
             text = f"{_lanes(lanes)} of {operator} had {times:.1f} times as much waiting as the others"
-            yield Symptom(UNEVEN_PENDING, operator, times, text, lanes, measured.lanes(PENDING, operator))
+            yield Symptom(
+                SymptomKind.UNEVEN_PENDING,
+                operator,
+                times,
+                text,
+                lanes,
+                measured.lanes(MeasurementKind.PENDING, operator),
+            )
 
 
 def _nothing_waits(measured: Measurements, patient: Patient, operator: str) -> bool:
     """Whether almost no work waits in front of the lanes; without queues, whether rows wait for no more than two epochs."""
-    least_s, span, cost_s = patient.settings.pending_least_s, patient.span, measured.one(COST, operator)
+    least_s, span, cost_s = patient.settings.pending_least_s, patient.span, measured.one(MeasurementKind.COST, operator)
     if span is None or cost_s is None:
         return False
     if patient.samples[-1].reading.operators[operator].queued is None:
-        wait_s = measured.one(WAIT)
+        wait_s = measured.one(MeasurementKind.WAIT)
         return wait_s is not None and wait_s <= max(least_s, grace_s(span))
-    pending = measured.values(PENDING, operator)
+    pending = measured.values(MeasurementKind.PENDING, operator)
     return bool(pending) and _mean(pending) * cost_s < least_s
 
 
@@ -236,11 +240,15 @@ def _nothing_waits(measured: Measurements, patient: Patient, operator: str) -> b
 
 def _matter(patient: Patient, measured: Measurements, operator: str, lanes: tuple[int, ...]) -> bool:
     """Whether the busiest of these lanes costs the job time, compared with its peers."""
-    span, busy = patient.span, measured.values(BUSY, operator)
+    span, busy = patient.span, measured.values(MeasurementKind.BUSY, operator)
     others = [share for lane, share in enumerate(busy) if lane not in lanes]
     if span is None or not others or not lanes:
         return False
-    queued = measured.values(PENDING, operator) if span.last.reading.operators[operator].queued is not None else ()
+    queued = (
+        measured.values(MeasurementKind.PENDING, operator)
+        if span.last.reading.operators[operator].queued is not None
+        else ()
+    )
     if queued and max(queued[lane] for lane in lanes) > 0:
         return True
     spent_s = (span.last.reading.in_epochs_s or 0.0) - (span.first.reading.in_epochs_s or 0.0)
@@ -280,7 +288,7 @@ def _lasting(
 
 def _unclear(operator: str, lanes: tuple[int, ...]) -> Symptom:
     text = f"{_lanes(lanes)} of {operator} differed from the others, but not for long enough to say why"
-    return Symptom(UNCLEAR, operator, float(len(lanes)), text, lanes)
+    return Symptom(SymptomKind.UNCLEAR, operator, float(len(lanes)), text, lanes)
 
 
 def _rows(operator: str) -> Callable[[Span], tuple[float, ...] | None]:
@@ -308,10 +316,12 @@ class RateSkewDetector:
         alike, cut = patient.settings.alike, patient.settings.outlier_cut
         seconds = patient.span.seconds if patient.span is not None else 0.0
         for operator in patient.view.allocation.lanes:
-            rows = measured.values(ROWS, operator)
+            rows = measured.values(MeasurementKind.ROWS, operator)
             counts = [rate * seconds for rate in rows]
             felt = {
-                lane for kind in (BUSY, PENDING) for lane in outliers.above(measured.values(kind, operator), alike, 0.0)
+                lane
+                for kind in (MeasurementKind.BUSY, MeasurementKind.PENDING)
+                for lane in outliers.above(measured.values(kind, operator), alike, 0.0)
             }
             more = tuple(lane for lane in outliers.above_counts(counts, alike, cut) if lane in felt)
             if not _matter(patient, measured, operator, more):
@@ -322,7 +332,14 @@ class RateSkewDetector:
             else:
                 times = outliers.ratio(rows, lanes)
                 text = f"{_lanes(lanes)} of {operator} got {_share(rows, lanes, times)}"
-                yield Symptom(UNEVEN_ROWS, operator, times, text, lanes, measured.lanes(ROWS, operator))
+                yield Symptom(
+                    SymptomKind.UNEVEN_ROWS,
+                    operator,
+                    times,
+                    text,
+                    lanes,
+                    measured.lanes(MeasurementKind.ROWS, operator),
+                )
 
 
 class LaneSpeedDetector:
@@ -333,7 +350,10 @@ class LaneSpeedDetector:
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
         for operator in patient.view.allocation.lanes:
-            costs, busy = measured.values(COST, operator), measured.values(BUSY, operator)
+            costs, busy = (
+                measured.values(MeasurementKind.COST, operator),
+                measured.values(MeasurementKind.BUSY, operator),
+            )
             most = max(busy, default=0.0) * (1 - patient.settings.alike)
             found = outliers.above(costs, patient.settings.alike, patient.settings.outlier_cut)
             slow = tuple(lane for lane in found if busy[lane] >= most)
@@ -345,7 +365,14 @@ class LaneSpeedDetector:
             else:
                 times = outliers.ratio(costs, lanes)
                 text = f"{_lanes(lanes)} of {operator} took {times:.2f} times as long for a row as the others"
-                yield Symptom(UNEVEN_COST, operator, times, text, lanes, measured.lanes(COST, operator))
+                yield Symptom(
+                    SymptomKind.UNEVEN_COST,
+                    operator,
+                    times,
+                    text,
+                    lanes,
+                    measured.lanes(MeasurementKind.COST, operator),
+                )
 
 
 class CostChangeDetector:
@@ -359,7 +386,7 @@ class CostChangeDetector:
             usual_s = median(costs) if len(costs) > 1 else 0.0
             if usual_s > 0 and abs(costs[-1] - usual_s) > alike * usual_s:
                 text = f"a row of {operator} took {costs[-1] / usual_s:.2f} times as long lately as before"
-                yield Symptom(UNCLEAR, operator, costs[-1] / usual_s, text)
+                yield Symptom(SymptomKind.UNCLEAR, operator, costs[-1] / usual_s, text)
 
 
 PARTS = 6
@@ -375,15 +402,17 @@ class EmitCountDetector:
     """How many rows per second the sources put out."""
 
     def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
-        emitted = measured.one(EMITTED)
+        emitted = measured.one(MeasurementKind.EMITTED)
         if emitted is not None:
             sources = patient.view.job.graph.sources
             per_source = tuple(
-                Measurement(ROWS, rate, source)
+                Measurement(MeasurementKind.ROWS, rate, source)
                 for source in sources
-                if (rate := measured.one(ROWS, source)) is not None
+                if (rate := measured.one(MeasurementKind.ROWS, source)) is not None
             )
-            yield Symptom(EMIT_COUNT, sources[0], emitted, f"sources put out {emitted:,.0f} rows/s", (), per_source)
+            yield Symptom(
+                SymptomKind.EMIT_COUNT, sources[0], emitted, f"sources put out {emitted:,.0f} rows/s", (), per_source
+            )
 
 
 def _share(rows: tuple[float, ...], lanes: tuple[int, ...], times: float) -> str:

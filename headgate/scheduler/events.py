@@ -6,7 +6,7 @@ import dataclasses
 
 from headgate.config import Settings
 from headgate.core.model import Action, ActionKind
-from headgate.health.resolving import SCALE_UP
+from headgate.health.resolving import ResolverName
 from headgate.scheduler.judgement import with_log_entry
 from headgate.scheduler.memory import Refusal, SearchPhase, State, without_history
 
@@ -33,7 +33,7 @@ def withdrawn(state: State, action: Action, at_s: float, settings: Settings, ref
     A remedy that the engine `refused` counts as useless, so that another has its turn.
     """
     tried, had = (state.trial.tried, state.trial.had) if state.trial is not None else (None, {})
-    if refused and tried is not None and tried.resolver != SCALE_UP:
+    if refused and tried is not None and tried.resolver != ResolverName.SCALE_UP:
         return with_log_entry(dataclasses.replace(state, trial=None), tried, False, at_s, settings)
     reduced = state.reduced and action.kind is not ActionKind.REDUCE
     throttled = tuple(name for name in state.throttled if action.kind is not ActionKind.THROTTLE or name != action.job)

@@ -11,7 +11,7 @@ from headgate.core.quantities import show_seconds
 from headgate.core.sizing import keeps_pace, longest_pace_s, more_lanes
 from headgate.health.care import only_lanes
 from headgate.health.records import Remedy, cause_of, patient_of
-from headgate.health.resolving import SCALE_UP, with_lanes
+from headgate.health.resolving import ResolverName, with_lanes
 from headgate.scheduler.memory import Situation
 
 
@@ -20,7 +20,7 @@ def help_for(job: JobView, now: Situation) -> JobAllocation | None:
     time, else more lanes; None if nothing would change anything.
     """
     remedy = now.remedies.get(job.job.name)
-    if remedy is not None and remedy.resolver != SCALE_UP:
+    if remedy is not None and remedy.resolver != ResolverName.SCALE_UP:
         return remedy.allocation
     pace_s, has_s = longest_pace_s(job, now.settings), job.allocation.pace_s
     if pace_s is not None and has_s and keeps_pace(job) and pace_s < (1 - now.settings.smallest_step) * has_s:
@@ -58,7 +58,9 @@ def help_action(job: JobView, help_: JobAllocation, remedy: Remedy | None) -> Ac
     because = (cause_of(remedy.diagnosis),) if remedy is not None else ()
     cause = Cause(f"{_miss(job)}; {why}", facts, because)
     what = ", ".join(f"{operator} {before[operator]} → {lanes}" for operator, lanes in gained.items()) + " lanes"
-    return Action(ActionKind.RECONFIGURE, name, {name: help_}, cause, what, SCALE_UP if remedy is not None else "")
+    return Action(
+        ActionKind.RECONFIGURE, name, {name: help_}, cause, what, ResolverName.SCALE_UP if remedy is not None else ""
+    )
 
 
 def _remedying(remedy: Remedy, name: str, miss: str) -> Action:

@@ -9,7 +9,7 @@ from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
 from headgate.health.records import LogEntry, purged
-from headgate.health.resolving import SCALE_UP
+from headgate.health.resolving import ResolverName
 from headgate.scheduler.memory import (
     Configuration,
     Situation,
@@ -215,8 +215,8 @@ def _counted(state: State, trial: Trial, verdict: Verdict, job: JobView, situati
 def _other_remedies(trial: Trial, situation: Situation) -> bool:
     """Whether lanes are left to try, which come last, or the diagnosis of now asks for something else than lanes."""
     asked = situation.remedies.get(trial.job or "")
-    return (trial.tried is not None and trial.tried.resolver != SCALE_UP) or (
-        asked is not None and asked.resolver != SCALE_UP
+    return (trial.tried is not None and trial.tried.resolver != ResolverName.SCALE_UP) or (
+        asked is not None and asked.resolver != ResolverName.SCALE_UP
     )
 
 

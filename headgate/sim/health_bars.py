@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from headgate.health.records import SKEW, SLOW_LANES, TOO_FEW_LANES
+from headgate.health.records import DiagnosisKind
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import load_scenario
 from headgate.sim.spec import Scenario
@@ -63,8 +63,8 @@ def _right(name: str, run_: Run) -> bool:
     if first is None:
         return False
     if name.startswith("slow lane"):
-        return (first.kind, first.operator, first.lanes) == (SLOW_LANES, "split", (4,))
-    return (first.kind, first.operator) == (SKEW, "count") and len(first.lanes) == 1
+        return (first.kind, first.operator, first.lanes) == (DiagnosisKind.SLOW_LANES, "split", (4,))
+    return (first.kind, first.operator) == (DiagnosisKind.SKEW, "count") and len(first.lanes) == 1
 
 
 def false_diagnoses(scenario: Scenario, seed: int) -> int:
@@ -78,7 +78,7 @@ def lanes_of_the_easier_case(seed: int) -> float:
     return lanes_in_the_end(run(load_scenario("mixed-25"), "headgate", seed), "split", "count")
 
 
-CAUSES = {"skewed": SKEW, "slowed": SLOW_LANES, "small": TOO_FEW_LANES}
+CAUSES = {"skewed": DiagnosisKind.SKEW, "slowed": DiagnosisKind.SLOW_LANES, "small": DiagnosisKind.TOO_FEW_LANES}
 """What is wrong with each job of the scenario `remedies`."""
 
 

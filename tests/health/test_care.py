@@ -13,19 +13,7 @@ from hypothesis import strategies as st
 from headgate.config import Settings
 from headgate.health.care import Care, Examination, examine, not_applied
 from headgate.health.policies import HealthPolicy, Provision, Throughput
-from headgate.health.records import (
-    SKEW,
-    SPARE_LANES,
-    TOO_FEW_LANES,
-    TOO_LITTLE_INPUT,
-    Alert,
-    Diagnosis,
-    LogEntry,
-    Patient,
-    Symptom,
-    blacklisted,
-    purged,
-)
+from headgate.health.records import Alert, Diagnosis, DiagnosisKind, LogEntry, Patient, Symptom, blacklisted, purged
 from tests.core.builders import LAW
 from tests.health.patients import Lanes, one_hot, one_slow, patient, too_few
 
@@ -126,7 +114,7 @@ def test_more_source_lanes_helped_if_more_comes_or_would_were_it_not_held_back()
     case = Case(Throughput(10_000.0))
     assert resolver(case.see(HEALTHY)) == "scale up source"
     judged = case.see(too_few(held=0.5)).judged
-    assert judged is not None and (judged.diagnosis, judged.useful) == (TOO_LITTLE_INPUT, True)
+    assert judged is not None and (judged.diagnosis, judged.useful) == (DiagnosisKind.TOO_LITTLE_INPUT, True)
 
 
 class OnlyTotals(Provision):
@@ -162,9 +150,10 @@ def test_useful_remedy_is_used_again() -> None:
 
 
 def test_blacklist_goes_by_the_ratio_of_useless_tries() -> None:
-    diagnosis = Diagnosis(SKEW, "work", "")
+    diagnosis = Diagnosis(DiagnosisKind.SKEW, "work", "")
     log = tuple(
-        LogEntry(0.0, "job", "provision", SKEW, "work", "re-assign slices", useful=u) for u in (True, True, False)
+        LogEntry(0.0, "job", "provision", DiagnosisKind.SKEW, "work", "re-assign slices", useful=u)
+        for u in (True, True, False)
     )
     assert not blacklisted(log, "job", diagnosis, "re-assign slices", SETTINGS)
     worse = (*log, *(dataclasses.replace(log[-1], useful=False) for _ in range(2)))
@@ -174,11 +163,11 @@ def test_blacklist_goes_by_the_ratio_of_useless_tries() -> None:
 
 
 def test_what_failed_for_one_operator_diagnosis_or_job_is_not_held_against_another() -> None:
-    log = (LogEntry(0.0, "job", "provision", SKEW, "work", "scale up", useful=False),)
-    assert blacklisted(log, "job", Diagnosis(SKEW, "work", ""), "scale up", SETTINGS)
-    assert not blacklisted(log, "job", Diagnosis(SKEW, "other", ""), "scale up", SETTINGS)
-    assert not blacklisted(log, "job", Diagnosis(TOO_FEW_LANES, "work", ""), "scale up", SETTINGS)
-    assert not blacklisted(log, "another", Diagnosis(SKEW, "work", ""), "scale up", SETTINGS)
+    log = (LogEntry(0.0, "job", "provision", DiagnosisKind.SKEW, "work", "scale up", useful=False),)
+    assert blacklisted(log, "job", Diagnosis(DiagnosisKind.SKEW, "work", ""), "scale up", SETTINGS)
+    assert not blacklisted(log, "job", Diagnosis(DiagnosisKind.SKEW, "other", ""), "scale up", SETTINGS)
+    assert not blacklisted(log, "job", Diagnosis(DiagnosisKind.TOO_FEW_LANES, "work", ""), "scale up", SETTINGS)
+    assert not blacklisted(log, "another", Diagnosis(DiagnosisKind.SKEW, "work", ""), "scale up", SETTINGS)
 
 
 def test_remedy_that_could_not_be_carried_out_gives_way_to_the_next() -> None:
@@ -198,7 +187,7 @@ def test_without_diagnosed_remedies_there_are_only_lanes() -> None:
 
 
 def entries(times_h: Sequence[float]) -> tuple[LogEntry, ...]:
-    return tuple(LogEntry(at * HOUR_S, "job", "provision", SKEW, "work", "scale up") for at in times_h)
+    return tuple(LogEntry(at * HOUR_S, "job", "provision", DiagnosisKind.SKEW, "work", "scale up") for at in times_h)
 
 
 @LAW
@@ -265,5 +254,5 @@ def test_spare_lanes_are_given_back_and_the_log_says_why() -> None:
     case.see(Lanes((100.0,) * 8, (0.3,) * 8, (0.0,) * 8, (0.0,) * 8))
     case.see(HEALTHY)
     assert [(entry.diagnosis, entry.resolver, entry.useful) for entry in case.care.log] == [
-        (SPARE_LANES, "scale down", True)
+        (DiagnosisKind.SPARE_LANES, "scale down", True)
     ]

@@ -12,23 +12,7 @@ from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.errors import IntentError
 from headgate.health.policies import Late, Provision, Throughput, built_in
-from headgate.health.records import (
-    COST,
-    HELD,
-    HELD_BACK,
-    PENDING,
-    ROWS,
-    SKEW,
-    SLOW_LANES,
-    SPARE_LANES,
-    TOO_FEW_LANES,
-    TOO_LITTLE_INPUT,
-    UNEVEN_PENDING,
-    Alert,
-    Diagnosis,
-    Remedy,
-    cause_of,
-)
+from headgate.health.records import Alert, Diagnosis, DiagnosisKind, MeasurementKind, Remedy, SymptomKind, cause_of
 from headgate.health.resolving import MoveLanes, ReassignSlices, ScaleDown, ScaleSource, ScaleUp
 from headgate.state.placement.routing import lane_loads
 from tests.core.builders import LAW
@@ -46,11 +30,11 @@ def diagnosed(lanes: Lanes, **given: object) -> list[Diagnosis]:
 
 def test_every_lane_is_measured_by_rows_time_per_row_waiting_and_holding_back() -> None:
     measured, _, _ = looked_at(patient(one_slow(4, 0.5)))
-    assert measured.values(ROWS, "work") == pytest.approx((100,) * 4)
-    assert measured.values(COST, "work") == pytest.approx((0.005, 0.005, 0.005, 0.01))
-    assert measured.values(PENDING, "work") == pytest.approx((0, 0, 0, 5000))
-    assert measured.values(HELD, "work") == pytest.approx((0, 0, 0, 0.2))
-    assert measured.one(HELD) == pytest.approx(0.2)
+    assert measured.values(MeasurementKind.ROWS, "work") == pytest.approx((100,) * 4)
+    assert measured.values(MeasurementKind.COST, "work") == pytest.approx((0.005, 0.005, 0.005, 0.01))
+    assert measured.values(MeasurementKind.PENDING, "work") == pytest.approx((0, 0, 0, 5000))
+    assert measured.values(MeasurementKind.HELD, "work") == pytest.approx((0, 0, 0, 0.2))
+    assert measured.one(MeasurementKind.HELD) == pytest.approx(0.2)
 
 
 def test_rows_that_a_lane_works_off_from_its_queue_do_not_count_as_given() -> None:
@@ -64,14 +48,14 @@ def test_rows_that_a_lane_works_off_from_its_queue_do_not_count_as_given() -> No
         job, samples=(dataclasses.replace(job.samples[0], reading=reading), *job.samples[1:])
     )
     measured, _, _ = looked_at(draining)
-    assert measured.values(ROWS, "work") == pytest.approx((10, 10))
+    assert measured.values(MeasurementKind.ROWS, "work") == pytest.approx((10, 10))
 
 
 def test_without_queues_a_lane_with_more_to_do_shows_by_its_time() -> None:
     job = dataclasses.replace(one_slow(4, 0.5), queued=None, held=None, job_held=None, epochs_s=0.9, arrived=500.0)
     measured, symptoms, _ = looked_at(patient(job))
-    assert measured.values(PENDING, "work") == pytest.approx((0.5, 0.5, 0.5, 1.0))
-    assert [symptom.lanes for symptom in symptoms if symptom.kind == UNEVEN_PENDING] == [(3,)]
+    assert measured.values(MeasurementKind.PENDING, "work") == pytest.approx((0.5, 0.5, 0.5, 1.0))
+    assert [symptom.lanes for symptom in symptoms if symptom.kind == SymptomKind.UNEVEN_PENDING] == [(3,)]
 
 
 def test_without_backpressure_input_that_is_late_counts_as_held_back() -> None:
@@ -79,8 +63,10 @@ def test_without_backpressure_input_that_is_late_counts_as_held_back() -> None:
         too_few(4), queued=None, held=None, job_held=None, epochs_s=1.0, arrived=500.0, source_busy=0.1
     )
     measured, symptoms, _ = looked_at(patient(job))
-    assert measured.one(HELD) == pytest.approx(0.2, abs=0.01)
-    assert [(s.kind, s.operator) for s in symptoms if s.kind == HELD_BACK] == [(HELD_BACK, "work")]
+    assert measured.one(MeasurementKind.HELD) == pytest.approx(0.2, abs=0.01)
+    assert [(s.kind, s.operator) for s in symptoms if s.kind == SymptomKind.HELD_BACK] == [
+        (SymptomKind.HELD_BACK, "work")
+    ]
 
 
 # -- diagnosers (table 1)
@@ -89,19 +75,23 @@ def test_without_backpressure_input_that_is_late_counts_as_held_back() -> None:
 @LAW
 @given(COUNTS, st.floats(0.05, 0.9))
 def test_lanes_alike_that_hold_back_are_too_few(lanes: int, held: float) -> None:
-    assert [(d.kind, d.operator, d.lanes) for d in diagnosed(too_few(lanes, held))] == [(TOO_FEW_LANES, "work", ())]
+    assert [(d.kind, d.operator, d.lanes) for d in diagnosed(too_few(lanes, held))] == [
+        (DiagnosisKind.TOO_FEW_LANES, "work", ())
+    ]
 
 
 @LAW
 @given(COUNTS, st.floats(0.25, 0.9), st.floats(0.05, 0.9))
 def test_lane_that_takes_longer_for_a_row_is_slow(lanes: int, slower: float, held: float) -> None:
-    assert [(d.kind, d.lanes) for d in diagnosed(one_slow(lanes, slower, held))] == [(SLOW_LANES, (lanes - 1,))]
+    assert [(d.kind, d.lanes) for d in diagnosed(one_slow(lanes, slower, held))] == [
+        (DiagnosisKind.SLOW_LANES, (lanes - 1,))
+    ]
 
 
 @LAW
 @given(COUNTS, st.floats(1.3, 10), st.floats(0.05, 0.9))
 def test_lane_that_gets_more_rows_has_the_hot_keys(lanes: int, times: float, held: float) -> None:
-    assert [(d.kind, d.lanes) for d in diagnosed(one_hot(lanes, times, held))] == [(SKEW, (lanes - 1,))]
+    assert [(d.kind, d.lanes) for d in diagnosed(one_hot(lanes, times, held))] == [(DiagnosisKind.SKEW, (lanes - 1,))]
 
 
 @LAW
@@ -117,7 +107,7 @@ def test_slowest_of_an_overloaded_crowd_is_not_called_slow_for_its_long_queue(la
         too_few(lanes), busy=(*(0.97,) * (lanes - 1), 1.0), queued=(*(0.0,) * (lanes - 1), 9000.0),
         held=(*(0.0,) * (lanes - 1), 0.2),
     )  # fmt: skip
-    assert [d.kind for d in diagnosed(crowd)] == [TOO_FEW_LANES]
+    assert [d.kind for d in diagnosed(crowd)] == [DiagnosisKind.TOO_FEW_LANES]
 
 
 def test_hot_lane_is_not_outshone_by_cold_ones_whose_few_rows_are_dear() -> None:
@@ -125,7 +115,7 @@ def test_hot_lane_is_not_outshone_by_cold_ones_whose_few_rows_are_dear() -> None
     hot = Lanes(
         (20.0, 20.0, 400.0), (0.1, 0.1, 1.0), None, None, None, arrived=600.0, epochs_s=1.0, source_busy=0.1,
     )  # fmt: skip
-    assert [(d.kind, d.lanes) for d in diagnosed(hot)] == [(SKEW, (2,))]
+    assert [(d.kind, d.lanes) for d in diagnosed(hot)] == [(DiagnosisKind.SKEW, (2,))]
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
@@ -133,7 +123,7 @@ def test_rows_that_make_a_lane_no_busier_are_no_skew(lanes: int) -> None:
     """In short epochs nearly all time is fixed cost: twice as many of a few rows do not matter."""
     rows, busy = (*(10.0,) * (lanes - 1), 20.0), (*(0.7,) * (lanes - 1), 0.72)
     few = Lanes(rows, busy, None, None, None, arrived=20.0 * lanes, epochs_s=1.0, source_busy=0.1)
-    assert SKEW not in [found.kind for found in diagnosed(few)]
+    assert DiagnosisKind.SKEW not in [found.kind for found in diagnosed(few)]
 
 
 @LAW
@@ -148,7 +138,7 @@ def test_skew_that_costs_nothing_is_left_alone() -> None:
 
 def test_idle_lanes_are_spare() -> None:
     found = diagnosed(Lanes((100.0,) * 10, (0.5,) * 10, (0.0,) * 10, (0.0,) * 10))
-    assert [(d.kind, d.operator) for d in found] == [(SPARE_LANES, "work")]
+    assert [(d.kind, d.operator) for d in found] == [(DiagnosisKind.SPARE_LANES, "work")]
 
 
 def test_lanes_are_spare_only_if_they_were_for_the_whole_window() -> None:
@@ -163,22 +153,22 @@ def test_lanes_are_not_spare_while_something_waits_for_them() -> None:
 def test_lanes_are_spare_in_epochs_though_these_follow_one_another_without_a_break() -> None:
     idle = Lanes((100.0,) * 8, (0.05,) * 8, None, None, None, epochs_s=1.0, source_busy=0.05)
     (found,) = diagnosed(idle)
-    assert (found.kind, found.operator) == (SPARE_LANES, "work")
+    assert (found.kind, found.operator) == (DiagnosisKind.SPARE_LANES, "work")
     assert remedied(ScaleDown(), idle).allocation.lanes == {"in": 1, "work": 7}
 
 
 def test_missed_intent_is_explained_though_nothing_is_held_back() -> None:
     slow = dataclasses.replace(one_slow(4, 0.5), held=None, job_held=None, epochs_s=0.5, queued=None, source_busy=0.1)
     (found,) = looked_at(patient(slow, misses=True), Late())[2]
-    assert (found.kind, found.lanes) == (SLOW_LANES, (3,))
+    assert (found.kind, found.lanes) == (DiagnosisKind.SLOW_LANES, (3,))
     assert "host-4" in found.text
 
 
 def test_too_little_input_is_found_only_while_nothing_is_held_back() -> None:
     policy = Throughput(1000.0)
     calm = Lanes((100.0,) * 4, (0.5,) * 4, (0.0,) * 4, (0.0,) * 4)
-    assert [d.kind for d in looked_at(patient(calm), policy)[2]] == [TOO_LITTLE_INPUT]
-    assert [d.kind for d in looked_at(patient(too_few(4)), policy)[2]] == [TOO_FEW_LANES]
+    assert [d.kind for d in looked_at(patient(calm), policy)[2]] == [DiagnosisKind.TOO_LITTLE_INPUT]
+    assert [d.kind for d in looked_at(patient(too_few(4)), policy)[2]] == [DiagnosisKind.TOO_FEW_LANES]
     assert looked_at(patient(calm), Throughput(300.0))[2] == []
 
 
@@ -188,7 +178,7 @@ def test_too_little_input_is_found_only_while_nothing_is_held_back() -> None:
 def resolved(resolver: object, lanes: Lanes, settings: Settings | None = None) -> Remedy | Alert | None:
     job = patient(lanes, settings)
     measured, _, found = looked_at(job)
-    diagnosis = found[0] if found else Diagnosis(TOO_LITTLE_INPUT, "in", "")
+    diagnosis = found[0] if found else Diagnosis(DiagnosisKind.TOO_LITTLE_INPUT, "in", "")
     return resolver.resolve(diagnosis, measured, job)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -313,9 +303,9 @@ def test_source_that_reads_up_to_its_limit_gets_a_higher_one_at_most_four_times_
 
 def test_read_limit_holds_back_the_input_and_no_lane_does() -> None:
     assert [d.kind for d in diagnosed(limited(200))] == []
-    assert [d.kind for d in diagnosed(limited(1_000_000))] == [TOO_FEW_LANES]
+    assert [d.kind for d in diagnosed(limited(1_000_000))] == [DiagnosisKind.TOO_FEW_LANES]
     diagnoses = looked_at(patient(limited(200)), Throughput(500.0))[2]
-    assert [diagnosis.kind for diagnosis in diagnoses] == [TOO_LITTLE_INPUT]
+    assert [diagnosis.kind for diagnosis in diagnoses] == [DiagnosisKind.TOO_LITTLE_INPUT]
 
 
 # -- chains of causes
@@ -329,7 +319,7 @@ def test_action_carries_its_diagnosis_its_symptoms_and_their_measurements() -> N
     action = answer.action("job")
     assert action.remedy == "move lanes"
     assert action.cause == cause_of(diagnosis)
-    assert action.cause.facts["diagnosis"] == SLOW_LANES
+    assert action.cause.facts["diagnosis"] == DiagnosisKind.SLOW_LANES
     symptoms = action.cause.because
     assert [cause.facts["symptom"] for cause in symptoms] == ["input held back", "lanes unlike", "pending uneven"]
     assert any("lane 3" in cause.facts for cause in symptoms[1].because)

@@ -40,7 +40,7 @@ BODIES = {
             def resolve(self, diagnosis, measured, patient):
                 return Remedy("text", diagnosis, "many lanes", "")
         class Mine(Provision):
-            resolvers = {TOO_FEW_LANES: (Text(),)}
+            resolvers = {DiagnosisKind.TOO_FEW_LANES: (Text(),)}
     """,
     "negative": """
         import dataclasses
@@ -50,7 +50,7 @@ BODIES = {
                 lanes = dict.fromkeys(patient.view.allocation.lanes, -3)
                 return Remedy("less", diagnosis, patient.view.allocation.with_lanes(lanes), "")
         class Mine(Provision):
-            resolvers = {TOO_FEW_LANES: (Less(),)}
+            resolvers = {DiagnosisKind.TOO_FEW_LANES: (Less(),)}
     """,
     "nothing": """
         class Mine(Provision):

@@ -14,8 +14,8 @@ from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, Outcome
 from headgate.health.policies import Late
-from headgate.health.records import TOO_FEW_LANES, patient_of
-from headgate.health.resolving import SCALE_UP
+from headgate.health.records import DiagnosisKind, patient_of
+from headgate.health.resolving import ResolverName
 from headgate.scheduler.policies import policy_named
 from headgate.settings import settings_from
 from headgate.spark import sinks, sources
@@ -87,9 +87,9 @@ def test_healthy_job_with_few_keys_gets_no_diagnosis_from_its_cold_start_on(engi
         view, decision = controller.round()
         job = view.jobs["job"]
         told = [] if job.span is None else looked_at(patient_of(job, view.hosts, view.at_s, settings), Late())[2]
-        found.extend(one.kind for one in told if one.kind != TOO_FEW_LANES)
+        found.extend(one.kind for one in told if one.kind != DiagnosisKind.TOO_FEW_LANES)
         known.add(job.span is not None and job.span.last.reading.operators["count"].slice_rows is not None)
-        assert decision.action is None or decision.action.remedy in ("", SCALE_UP)
+        assert decision.action is None or decision.action.remedy in ("", ResolverName.SCALE_UP)
         return job.span is not None and job.span.seconds >= 10 and (job.span.last.reading.epochs or 0) >= 8
 
     until(examined, "ten seconds of measurements")

@@ -10,7 +10,7 @@ from contextlib import suppress
 import click
 
 import headgate
-from headgate.cli import adopt, bench, cluster, journal, metrics, reference, simulate, state, whatif
+from headgate.cli import adopt, bench, cluster, demo, journal, metrics, reference, simulate, state, whatif
 from headgate.cli.output import complain
 from headgate.errors import EngineLostError, HeadgateError
 
@@ -99,6 +99,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (simulate, journal, whatif, cluster, adopt, metrics, reference, state, bench):
+for _module in (simulate, journal, whatif, cluster, adopt, metrics, reference, state, bench, demo):
     for _command in _module.COMMANDS:
         cli.add_command(_command)

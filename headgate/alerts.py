@@ -106,7 +106,7 @@ def _escaped(text: str) -> str:
 
 
 class Alerts:
-    """Tells everybody who wants to know.
+    """Sends alerts to the log and to the webhook.
 
     Alerts that wait are shared with the thread that posts them, under `_changed`.
     """

@@ -25,7 +25,7 @@ JOB_SUFFIX, CLUSTER_SUFFIX = ".py", ".toml"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """One job that somebody wants to run: its file, and what differs from what the file says; None: nothing."""
+    """A request to run one job: its file, and what differs from what the file says; None: nothing."""
 
     file: str
     name: str | None = None

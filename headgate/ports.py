@@ -10,12 +10,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headgate.core.hosts import Host, HostType
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
 from headgate.core.model import Action, Allocation, Job, JobAllocation, Outcome, Snapshot
+
+if TYPE_CHECKING:
+    from headgate.topology import Topology
 
 
 class Engine(Protocol):
@@ -79,7 +82,7 @@ class Jobs(Engine, Occupants, Protocol):
     `jobs` and `observe` cover the jobs that run, `states` all of them. Every method may be called from any thread.
     """
 
-    def submit(self, topology: Any, allocation: JobAllocation | None = None, paused: bool = False) -> None:
+    def submit(self, topology: Topology, allocation: JobAllocation | None = None, paused: bool = False) -> None:
         """Start a job, from its checkpoint if it has one; without an allocation, with that of its topology."""
 
     def remove(self, name: str, keep: bool = False) -> None:

@@ -90,6 +90,6 @@ def _rows(seed: int, keys: int) -> pa.RecordBatch:
 
 
 def _make_room(place: Path) -> None:
-    """The deltas have been measured; nobody will read them."""
+    """The deltas have been measured; they will not be read again."""
     for path in (place / "checkpoint/deltas").glob("*.state"):
         path.unlink()

@@ -1,6 +1,6 @@
 """Whether the simulator can be trusted: its epoch model against real Spark, the same jobs, several allocations and loads.
 
-The model is calibrated from a short measurement on the very machine, and then has to foretell latencies that it has not seen.
+The model is calibrated from a short measurement on the very machine, and then has to predict latencies that it has not seen.
 """
 
 from __future__ import annotations

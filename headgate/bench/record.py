@@ -104,7 +104,7 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """Empty if the process has ended or belongs to somebody else."""
+    """Empty if the process has ended or belongs to another user."""
     try:
         return process.environ()
     except (psutil.Error, OSError):

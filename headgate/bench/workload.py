@@ -31,7 +31,7 @@ ROWS = "row long, arrived timestamp"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Takes so much time per row, on a core or waiting for somebody else."""
+    """Takes so much time per row, on a core or waiting for another service."""
 
     cpu_s: float = 0.0
     wait_s: float = 0.0

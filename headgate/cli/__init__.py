@@ -63,7 +63,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _leave_stdout() -> None:
-    """The interpreter flushes once more at its end; there is nobody left to tell."""
+    """The interpreter flushes once more at its end; no reader is left by then."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

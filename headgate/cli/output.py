@@ -41,7 +41,7 @@ def show(*parts: RenderableType) -> None:
     """Print tables and sentences."""
     console = console_of_stdout()
     for part in parts:
-        # A sentence goes on one line where nobody reads it on a terminal, so that it can be searched for.
+        # A sentence goes on one line where the output is not a terminal, so that it can be searched for.
         console.print(part, soft_wrap=isinstance(part, str | Text) and not console.is_terminal)
 
 
@@ -113,7 +113,7 @@ def opened(journal: str | None, settings: Settings) -> Iterator[SqliteJournal | 
 
 @contextmanager
 def progress_bar(what: str, total: int, hidden: bool = False) -> Iterator[Progress]:
-    """A bar on stderr, if somebody looks at it."""
+    """A bar on stderr, if stderr is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:

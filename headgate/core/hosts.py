@@ -38,7 +38,7 @@ class HostType:
     """How long it usually takes from the lease until it runs lanes."""
 
     def __post_init__(self) -> None:
-        """Refuse what nobody could lease."""
+        """Refuse a host type that cannot be leased."""
         for what in ("btu_s", "cores", "memory_mb"):
             _check(getattr(self, what) > 0, f'host type "{self.name}"', what, getattr(self, what), "above 0")
         for what in ("price", "startup_s"):

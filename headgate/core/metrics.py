@@ -221,7 +221,7 @@ def job_juice(graph: Graph, span: Span) -> float | None:
             actual[name], ideal[name] = _source_juice(span, name), 1.0
     got, due = (sum(graph.operators[sink].weight * juice[sink] for sink in graph.sinks) for juice in (actual, ideal))
     share = got / due
-    return 1.0 if share > 1 else share  # a share that is no number stays one, so that nobody decides on it
+    return 1.0 if share > 1 else share  # a share that is no number stays one, so that no decision is made on it
 
 
 # -- capacity and congestion (Henge, sections 5.1 and 5.2) -----------------------------------------------------------------------

@@ -218,7 +218,7 @@ def longest_pace_s(view: JobView, settings: Settings) -> float | None:
 
 
 def first_pace_s(intent: Intent, limit_s: float) -> float:
-    """The pace of a job that nobody has measured yet: half of what its intent allows is for waiting, half for the epoch."""
+    """The pace of a job that is not measured yet: half of what its intent allows is for waiting, half for the epoch."""
     if intent.latency_s is None:
         return 0.0
     waits = 0.5 if intent.percentile is None else 1.0

@@ -1,7 +1,7 @@
 """One step of care for one job: wait, measure, judge the last action, look for trouble, act (Dhalion, section 4).
 
 `examine(care, policy, patient) -> (care, Examination)` is pure. After each action it waits until the job is stable and has been
-measured anew; then the policy's own measure says whether the action was of use, and the action log remembers it.
+measured again; then the policy's own measure says whether the action was of use, and the action log remembers it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _on_trial(care: Care, policy: HealthPolicy, remedy: Remedy, measured: Measur
 
 
 def _judged(care: Care, policy: HealthPolicy, measured: Measurements, patient: Patient) -> tuple[Care, LogEntry | None]:
-    """The job has been measured anew since its last action: say what came of it, and write it down."""
+    """The job has been measured again since its last action: judge the action, and log it."""
     trial = care.trials.get(patient.name)
     if trial is None:
         return care, None

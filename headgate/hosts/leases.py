@@ -65,7 +65,7 @@ class LeasedCluster:
         return self.placed.get(host, {})
 
     def room(self, host: str) -> Need:
-        """Cores and memory of a host that are kept for nobody."""
+        """Cores and memory of a host that no lane has reserved."""
         kind = self.hosts[host].kind
         room = Need(kind.cores, kind.memory_mb)
         for operator, lanes in self.on(host).items():
@@ -249,7 +249,7 @@ class Ledger:
         return self._with(host, lambda rental: dataclasses.replace(rental, until_s=at_s))
 
     def matched(self, hosts: Mapping[str, Host], at_s: float) -> Ledger:
-        """With the hosts that are really there: those that nobody noted were leased, those that are gone released."""
+        """With the hosts that are really there: unknown hosts count as leased, hosts that are gone as released."""
         ledger = self
         for host in hosts.values():
             ledger = ledger.leased(host.name, host.kind, host.leased_s)
@@ -288,7 +288,7 @@ class Bill:
     wasted_s: float
     cost: float
     cost_by_job: Mapping[str, float]
-    """By what was kept for each; hosts on which nothing ran cost nobody in particular."""
+    """By what was kept for each; the cost of idle hosts is not attributed to a job."""
 
     def plus(self, other: Bill) -> Bill:
         """Both together."""

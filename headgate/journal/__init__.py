@@ -405,7 +405,7 @@ class SqliteJournal:
         self._create()
 
     def _check_identity(self) -> int:
-        """The version of the journal, 0 for an empty file; a file of somebody else is left as it is."""
+        """The version of the journal, 0 for an empty file; a file of another program is left as it is."""
         identity, version = self._pragma("application_id"), self._pragma("user_version")
         tables = self._rows("SELECT count(*) FROM sqlite_master")[0][0]
         if identity != APPLICATION_ID and (tables or version or identity):
@@ -446,7 +446,7 @@ def _is_damage(error: Exception) -> bool:
 
 def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     if not read_only:
-        # SQLite would create it readable for everybody; its side files take over the mode.
+        # SQLite would create it readable for all users; its side files take over the mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     elif not path.exists():
         raise JournalError(f"{path}: there is no journal")

@@ -41,7 +41,7 @@ class Policy(Protocol):
         """The action that was under way was carried out only now."""
 
     def interrupted(self) -> None:
-        """Nobody watched for a while: fresh measurements come first."""
+        """Rounds were missed: fresh measurements come first."""
 
     def cluster_changed(self) -> None:
         """Hosts came: what did not help before may help now."""

@@ -1,4 +1,4 @@
-"""Jobs that regulate themselves, and the alerts of everybody: which policy looks at which job, and what comes of it.
+"""Jobs that regulate themselves, and the alerts of all jobs: which policy examines which job, and what follows.
 
 A job has one invasive policy, that of its intent. All others look at every job and only raise alerts. A policy of the user's is
 asked through an `Examiner`, which may fail: it is then switched off for a while, with a sentence, and the loop goes on.
@@ -41,7 +41,7 @@ class Regulation:
     def look(
         self, care: Care, view: View, regulated: set[str], unjudged: Mapping[str, Quarantine] | None = None
     ) -> tuple[Care, Decision]:
-        """Every job that regulates itself is examined until one needs something; then everybody else looks for alerts.
+        """Every job that regulates itself is examined until one needs something; then all other policies look for alerts.
 
         A job that cannot be judged is an alert as well.
         """

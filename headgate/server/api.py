@@ -391,7 +391,7 @@ def login_path(sessions: Sessions, who: str) -> str:
 
 
 def add_page(app: FastAPI) -> None:
-    """The page and its files, which are the same for everybody and hold no data."""
+    """The page and its files, which are the same for all users and hold no data."""
 
     @app.get(PAGE, include_in_schema=False)
     def page() -> Response:

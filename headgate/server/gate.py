@@ -73,7 +73,7 @@ def port_of(scope: Scope) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets through what names a loopback host and is allowed in; health and the empty page are for everybody."""
+    """Lets through what names a loopback host and is allowed in; health and the empty page need no login."""
 
     app: ASGIApp
     token: str

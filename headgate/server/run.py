@@ -85,7 +85,7 @@ class Plan:
 
 
 class StopRequest:
-    """Whether somebody asked the service to end; whoever asks twice does not want to wait."""
+    """Whether a signal asked the service to end; a second signal ends it without waiting."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -126,7 +126,7 @@ def run(
     stop: StopRequest | None = None,
     open_pool: OpenPool | None = None,
 ) -> Summary:
-    """Run until somebody asks to stop, or the time is over; returns what came of it."""
+    """Run until a signal asks to stop or the time is over; returns the outcome."""
     try:
         return _run(plan, open_engine, watcher, stop or StopRequest(), open_pool or _open_pool)
     except HeadgateError as error:

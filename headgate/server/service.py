@@ -57,7 +57,7 @@ Built = tuple[JobRequest, Topology]
 
 
 class Watcher(Protocol):
-    """Somebody who looks on."""
+    """Is shown every round."""
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
         """One turn of the loop is done."""
@@ -140,7 +140,7 @@ class Service:
             raise InputError("the journal is of a simulation; give another --home, or delete it to start afresh")
 
     def _start_given(self, name: str, request: JobRequest, topology: Topology, allocation: Allocation) -> None:
-        """What was changed live holds as long as the file asks for the same; an edited entry begins anew."""
+        """What was changed live holds as long as the file asks for the same; an edited entry starts from the file again."""
         old = self.registry.get(name)
         same = old is not None and old.request == request
         if old is not None and same:

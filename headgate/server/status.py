@@ -129,7 +129,7 @@ class Status:
     hosts: tuple[HostStatus, ...]
     advice: tuple[str, ...]
     leases: LeasesStatus | None = None
-    """None if no hosts are leased: Spark is embedded, or somebody else's."""
+    """None if no hosts are leased: Spark is embedded, or another operator's cluster."""
     headline: str = ""
     """How many jobs meet their intents, and what became of the others."""
     problem: str = ""

@@ -127,7 +127,7 @@ class Supervisor:
         return time.monotonic() - self._begun_s >= self._for_s
 
     def _waits(self, code: int, ran_s: float) -> bool:
-        """Wait before the next start; False if somebody asks to stop meanwhile."""
+        """Wait before the next start; False if a signal asks to stop meanwhile."""
         self._failures = 1 if ran_s >= self._settings.restart_calm_s else self._failures + 1
         wait_s = back_off_s(self._settings, self._failures) * random.uniform(0.5, 1.0)
         why = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

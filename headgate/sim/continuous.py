@@ -61,7 +61,7 @@ Places = list[tuple[str, int]]
 
 
 class _Operators(Mapping[str, OperatorReading]):
-    """The operators of one job at one moment; a reading is made when somebody looks at it, and few are."""
+    """The operators of one job at one moment; a reading is made only when it is asked for."""
 
     __slots__ = ("_counters", "_lanes", "_wiring")
 
@@ -113,7 +113,7 @@ class ContinuousEngine(SimulatedEngine):
         self._rates_interval = -1
         super().__init__(scenario, seed)
 
-    # -- structure: arrays over all operators and edges, laid out anew when jobs or lanes change
+    # -- structure: arrays over all operators and edges, laid out again when jobs or lanes change
 
     def _added(self, spec: JobSpec) -> None:
         self._paused_until[spec.name] = 0.0
@@ -151,7 +151,7 @@ class ContinuousEngine(SimulatedEngine):
         self._dirty = True
 
     def _save(self) -> None:
-        """Move counters out of the arrays before they are laid out anew."""
+        """Move counters out of the arrays before they are laid out again."""
         if self._dirty:
             return
         for position, edge in enumerate(self._edges):

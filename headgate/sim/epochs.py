@@ -162,7 +162,7 @@ class EpochEngine(SimulatedEngine):
         self._plan(self._now_s, spec.name, "start")
 
     def _settle(self, name: str) -> None:
-        """Lanes go round the hosts that live and are not avoided; their counters start anew."""
+        """Lanes go round the hosts that live and are not avoided; their counters start at zero."""
         run, allocation = self._runs[name], self._allocation[name]
         alive = [host.name for host in self._usable()] or [host.name for host in self._hosts]
         allowed = [host for host in alive if host not in allocation.avoided] or alive
@@ -229,7 +229,7 @@ class EpochEngine(SimulatedEngine):
         """Read what has arrived, and find out when the epoch will be done."""
         run, lanes = self._runs[name], self._allocation[name].lanes
         if not self._usable():
-            self._plan(self._now_s + 1.0, name, "start")  # there is nobody to start it on
+            self._plan(self._now_s + 1.0, name, "start")  # no host is left to start it on
             return
         self._count_arrivals(name, run)
         rows = self._read(run)

@@ -308,12 +308,12 @@ class LaneEngine(SimulatedEngine):
                 case "fail-host" | "restore-host":
                     self._alive[place] = float(event.kind == "restore-host")
         if event.kind in ("fail-host", "restore-host"):
-            self._settle_all(anew=event.kind == "restore-host")
+            self._settle_all(again=event.kind == "restore-host")
 
-    def _settle_all(self, anew: bool) -> None:
-        """Lanes leave hosts that died; when one comes back, all are spread anew."""
+    def _settle_all(self, again: bool) -> None:
+        """Lanes leave hosts that died; when one comes back, all are spread again."""
         placed = [(name, o, lanes) for name in self._runs for o, lanes in self._allocation[name].lanes.items()]
-        for name, operator, _ in placed if anew else ():
+        for name, operator, _ in placed if again else ():
             self._runs[name].operators[operator].hosts = np.zeros(0, np.intp)
         for name, operator, lanes in placed:
             self._settle(name, self._runs[name].operators[operator], lanes)

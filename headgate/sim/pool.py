@@ -44,7 +44,7 @@ class SimulatedPool:
         self._ready_s[name] = self._clock()
 
     def release(self, name: str) -> None:
-        """A host that nobody knows is released already."""
+        """An unknown host is released already."""
         if name in self._hosts:
             self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.RELEASING)
 
@@ -69,7 +69,7 @@ class SimulatedPool:
     # -- what the simulated engine tells and asks
 
     def ready_s(self, name: str) -> float:
-        """When a host will be ready, which nobody knows who only leases it."""
+        """When a host will be ready; only the simulator knows it in advance."""
         found = self._ready_s[name]
         return float("inf") if found is None else found
 

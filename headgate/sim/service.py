@@ -33,7 +33,7 @@ class OperatorService:
     _busy_since: float = 0.0
     _time_since: float = 0.0
     _seen: float = 0.0
-    """Chance that somebody who looks sees rows wait, although no backlog builds up."""
+    """Probability that an observation finds rows waiting, although no backlog builds up."""
     _most_seen: float = 0.0
     """Rows that he sees then at most."""
 

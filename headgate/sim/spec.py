@@ -129,7 +129,7 @@ class Event:
     operator: str = ""
     lane: int = 0
     lanes: Mapping[str, int] = field(default_factory=dict)
-    """Lanes that somebody sets by hand."""
+    """Lanes that an operator sets by hand."""
     job: JobSpec | None = None
     intent: Intent | None = None
 

@@ -13,7 +13,7 @@ Slices = tuple[tuple[float, ...], tuple[int, ...]]
 """Rows of each slice of a keyed operator so far, and its lane."""
 
 MOST_UNREAD = 10_000
-"""Epochs that are remembered if nobody reads."""
+"""Epochs that are remembered while no reading is taken."""
 
 
 @dataclass(frozen=True, slots=True)

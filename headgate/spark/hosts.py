@@ -188,7 +188,7 @@ class _Runnable:
         self._thread.start()
 
     def mean(self) -> float | None:
-        """Since it was last asked for; None if nobody has looked since."""
+        """Since it was last asked for; None if no reading was taken since."""
         with self._lock:
             mean = self._sum / self._count if self._count else None
             self._sum, self._count = 0.0, 0

@@ -92,7 +92,7 @@ class KeyedStates:
         return planned
 
     def may_go_on(self, error: BaseException) -> bool:
-        """Whether an epoch that failed is to be planned anew at once: a host was lost, or Spark has put a lane elsewhere."""
+        """Whether an epoch that failed is to be planned again at once: a host was lost, or Spark has put a lane elsewhere."""
         hosted = [state.hosted for state in self._states.values() if state.hosted is not None]
         astray = ASTRAY in str(error) and not any(one.lenient for one in hosted)
         for one in hosted:
@@ -396,7 +396,7 @@ class RoutingTable:
         own = rows.schema.fields
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
         slice_ = F.pmod(F.xxhash64(*map(_column, key)), F.lit(slices)).cast("int")
-        # An array literal is data to the code that Spark generates: another table compiles nothing anew.
+        # An array literal is data to the code that Spark generates: another table compiles no new code.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
         columns = (*(_column(one.name) for one in own), slice_.alias(SLICE), label.alias(LABEL))
         return RoutingTable(routing, marks, marks.select(*empty, SLICE, LABEL), columns)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POOL = "headgate-copies"
 """Duties have a share of the cluster of their own, like one more job."""
 PLANNED_ANEW = 2
-"""How often in a row an epoch is planned anew on other hosts before the job fails and is started again."""
+"""How often in a row an epoch is planned again on other hosts before the job fails and is started again."""
 PATIENCE_S = 120.0
 """Without any host for this long, a job fails."""
 LOOK_S = 0.05
@@ -70,7 +70,7 @@ def folder_of(store: str, host: str) -> str:
 
 
 def planned_anew(run: Callable[[], None], may_go_on: Callable[[Exception], bool]) -> None:
-    """An epoch that lost a host is planned anew at once, on those that are left: its slices come up where their backups are."""
+    """An epoch that lost a host is planned again at once on the remaining hosts: its slices come up where their backups are."""
     for _ in range(PLANNED_ANEW):
         try:
             return run()
@@ -112,7 +112,7 @@ class Hosted:
     opened: Counter[str] = field(default_factory=Counter)
     """Slices opened since it was started, by origin."""
     lenient: bool = False
-    """Lanes go on wherever they are: the epoch was planned anew and was astray again."""
+    """Lanes go on wherever they are: the epoch was planned again, and its lanes ran on other hosts again."""
     hosts: tuple[str, ...] = ()
     """Those that the epoch was planned for."""
 

@@ -1,6 +1,6 @@
 """What may change about a source while it is read: a small file that the engine writes and the source's reader looks at.
 
-A reader lives in a process of Spark's own; a file is what both can see. It is replaced as a whole, so nobody reads half of it.
+A reader lives in a process of Spark's own; a file is what both can see. The file is replaced as a whole, so that no reader sees half of it.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Observed:
 
 
 class Gateway:
-    """The JVM's side of metering, prepared once: built anew for every epoch, the same columns would cost more than the counting.
+    """The JVM's side of metering, prepared once: the same columns, built for every epoch, would cost more than the counting.
 
     PySpark's own `Observation` and `observe` do the same in some thirty calls more.
     """

@@ -68,7 +68,7 @@ class Places:
         if not by:
             rows = (rows if ordered else _in_order(rows)).withColumn(LANE, self._turn(lanes))
         beside = self._beside(rows, keys, hosts).union(rows.repartition(lanes, *keys))
-        # Columns that nobody reads are taken away as early as can be: before the union, if it were not for this filter that is
+        # Spark removes unread columns as early as it can: before the union, if it were not for this filter that is
         # always true. Without them Spark would not know any more that both sides have the same partitioning.
         kept = beside.where(" + ".join(f"int(isnull(`{key}`))" for key in keys) + " + spark_partition_id() >= 0")
         return kept if by else kept.drop(LANE)

@@ -1,4 +1,4 @@
-"""The plan of one epoch, built anew from the topology and what the job has now: changing that is all a reconfiguration is.
+"""The plan of one epoch, built from the topology and what the job has now: changing that is all a reconfiguration is.
 
 Exchanges are put in only where an operator has lanes of its own; what several operators read is kept for the epoch, so that
 nothing is computed twice.
@@ -207,7 +207,7 @@ def run(topology: Topology, graph: Graph, epoch: Epoch, writing: Writing) -> Non
 
 
 def commit_state(epoch: Epoch) -> None:
-    """The sinks are written: state that goes with them counts from now on. Lanes that nobody wanted to the end run now."""
+    """The sinks are written: state that goes with them counts from now on. Lanes whose output no sink has read to the end run now."""
     if epoch.keyed is None:
         return
     for name in epoch.keyed.missing(epoch.number):

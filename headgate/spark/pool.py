@@ -45,7 +45,7 @@ FIRST_ADDRESS, LAST_ADDRESS = 11, 250
 PATIENCE_S = 120.0
 """A worker that has not registered after this long never will."""
 DRAIN_S = 20.0
-"""Executors of a released worker have this long to finish, unless somebody says otherwise."""
+"""Executors of a released worker have this long to finish, unless the caller says otherwise."""
 KILL_S = 10.0
 """A process that was asked to end and has not after this long is killed."""
 ASK_S = 2.0
@@ -66,12 +66,12 @@ _CONFIGURATION = {
     "spark.master.rest.enabled": "false",
 }
 # Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
-# taken would listen on the next one, where nobody looks for it; without retries it ends, and is started again. Nobody submits anything
+# taken would listen on the next one, where no worker looks for it; without retries it ends, and is started again. Nothing is submitted
 # to it but we: its REST server, whose port is the same for all masters of a machine, stays off.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Children of this process: they outlive a pool that nobody closed, and must be waited for when they end."""
+"""Children of this process: they outlive a pool that was not closed, and must be waited for when they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class _Master:
 
 
 def left_behind(home: Path) -> bool:
-    """Whether somebody had a pool here and did not close it."""
+    """Whether an earlier pool was here and was not closed."""
     return (home / PORTS).exists()
 
 
@@ -190,7 +190,7 @@ class LocalPool:
         self._keep_master(masters)
         leases = self._leases()
         for name in workers.keys() - leases.keys():
-            self._end(workers[name])  # nobody leased it
+            self._end(workers[name])  # it is not leased
         registered = self._registered()
         found = (self._host(lease, workers.get(lease.name, []), registered) for lease in leases.values())
         self._keep_logs(leases)

@@ -34,7 +34,7 @@ ENCRYPTED = {
 }
 """Processes of Spark prove to each other that they know a secret, and encrypt what they say; embedded Spark makes one up."""
 PRIVATE_FILES = {"spark.hadoop.fs.permissions.umask-mode": "077"}
-"""Hadoop's file systems have a mask of their own, which would give checkpoints to everybody."""
+"""Hadoop's file systems have a mask of their own, which would make checkpoints readable for all users."""
 
 
 def new_secret() -> str:
@@ -84,7 +84,7 @@ def guard_callbacks(gateway: Any) -> None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Py4J prints a stack trace for everybody who knocks without the secret: others must not fill our screen."""
+    """Py4J prints a stack trace for each caller without the secret; other users must not fill the log."""
     return "authenticate" not in record.getMessage()
 
 

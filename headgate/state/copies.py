@@ -47,7 +47,7 @@ class Copies:
             return opened.origins | dict.fromkeys(ahead, Origin.LOCAL)
 
     def take_from(self, folder: str, slices: Iterable[int]) -> None:
-        """Stop-copy-start on one machine: copy the files of slices that nobody writes."""
+        """Stop-copy-start on one machine: copy the files of slices that no lane writes."""
         with self._held(wanted := tuple(slices)):
             for slice_ in wanted:
                 if not self._store().adopt(slice_, Path(folder)):

@@ -183,7 +183,7 @@ class Hosting:
 
 
 def read_placement(location: Location) -> Placement | None:
-    """Who has what, as it was last decided; None if nothing was, or it cannot be read: then slices are dealt out anew."""
+    """Who has what, as it was last decided; None if nothing was, or it cannot be read: then slices are distributed again."""
     if not location.exists(PLACEMENT):
         return None
     try:

@@ -76,7 +76,7 @@ class Entry:
 
 
 def read_state(checkpoint: str | Path, key: Sequence[Any] | None = None) -> list[Entry]:
-    """All keys, or one, as of the last committed epoch; reads the checkpoint location only, so that it disturbs nobody."""
+    """All keys, or one, as of the last committed epoch; reads the checkpoint location only, so that it disturbs no job."""
     location = Location.of(checkpoint)
     schema = schema_in(location)
     durable = Checkpoint(location, schema)

@@ -94,7 +94,7 @@ class SliceStore(Protocol):
 
 @cache
 def boot_id() -> str:
-    """What changes when the machine starts anew."""
+    """What changes when the machine reboots."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -56,7 +56,7 @@ class Upkeep:
     def merge(self) -> None:
         """New snapshots of the slices whose deltas have grown enough."""
         epochs = self.checkpoint.epochs()
-        # The newest epoch may still be run again and committed anew; the one before cannot.
+        # The newest epoch may still be run and committed again; the one before cannot.
         upto = epochs[-1] - 1 if epochs else -1
         if upto < self.life.first_epoch:
             return
@@ -147,7 +147,7 @@ class Upkeep:
     # -- clean-up --------------------------------------------------------------------------------------------------------
 
     def clean_up(self) -> None:
-        """Delete what no recovery will read: snapshots beyond those kept, deltas before the oldest kept, files nobody named."""
+        """Delete what no recovery will read: snapshots beyond those kept, deltas before the oldest kept, files that no record names."""
         kept = self._kept_snapshots()
         doomed = self._old_snapshots(kept) + self._old_deltas(kept)
         passing("clean-up: before delete")

@@ -56,9 +56,9 @@ class ChaosCourse:
 
     faults: int = 0
     recoveries_s: list[float] = field(default_factory=list)
-    """From the end of each burst to current output; where somebody had to step in, to that moment."""
+    """From the end of each burst to current output; where an operator had to step in, to that moment."""
     rescues: int = 0
-    """How often somebody had to resume the job, or to kill the service."""
+    """How often an operator had to resume the job, or to kill the service."""
     looks: int = 0
     stale: int = 0
     """Looks at which a job was shown as met on old readings."""
@@ -167,7 +167,7 @@ def _over(lasting: tuple[float, Injected]) -> bool:
 
 
 def _sleep(scene: Scene, for_s: float) -> None:
-    """Meanwhile somebody sees to it that the service runs, as systemd would."""
+    """Meanwhile a watcher restarts the service, as systemd would."""
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         if scene.service.keep_running() and scene.service.starts > 1:

@@ -20,7 +20,7 @@ from headgate.health.policies import HealthPolicy
 
 
 def main(path: str, directory: str) -> None:
-    """Until nobody asks any more."""
+    """Load the policy and answer questions until the pipe is closed."""
     questions, answers = _pipes()
     sys.path.insert(0, directory)
     try:

@@ -110,7 +110,7 @@ def delta(
     a lane.
 
     >>> delta("s3://lake/orders", key="id", storage={"AWS_SECRET_ACCESS_KEY": "env:LAKE_SECRET"})
-    Delta(uri='s3://lake/orders', key=('id',), partition_by=())
+    DeltaSink(uri='s3://lake/orders', key=('id',), partition_by=())
     """
     return DeltaSink(os.fspath(uri), key_of(key), key_of(partition_by), dict(storage or {}))
 

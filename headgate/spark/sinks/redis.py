@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 STAGED_S = 3600
-"""How long rows are kept aside for an epoch that nobody commits or tries again."""
+"""How long rows are kept aside for an epoch that is neither committed nor tried again."""
 FENCED_S = 7 * 24 * 3600
 """How long hashes remember the newest start of a job that writes no more."""
 JSON_TYPES = (T.StructType, T.ArrayType, T.MapType, T.VariantType)

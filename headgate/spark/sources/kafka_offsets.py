@@ -62,9 +62,9 @@ def present(mark: PartitionPosition, bounds: Bounds, seen_high: int) -> Partitio
 
     `seen_high` is where the partition ended when it was last looked at; offsets only grow, unless the topic was created again.
 
-    >>> present(Mark(10), Bounds(25, 40), 30)
-    Mark(offset=25, rows=0, holes=0, counted=0, lost=15, gaps=0, begin=25)
-    >>> present(Mark(10), Bounds(0, 5), 30).gaps
+    >>> present(PartitionPosition(10), Bounds(25, 40), 30)
+    PartitionPosition(offset=25, rows=0, holes=0, counted=0, lost=15, gaps=0, begin=25)
+    >>> present(PartitionPosition(10), Bounds(0, 5), 30).gaps
     1
     """
     low = bounds.low
@@ -154,7 +154,8 @@ def share_out(ranges: Sequence[OffsetRange], lanes: int) -> list[LaneOffsets]:
     """Equal shares for so many lanes, however many partitions there are.
 
     >>> a, b = Partition("a", 0), Partition("a", 1)
-    >>> [[(part.partition.number, part.first, part.last) for part in one.ranges] for one in share_out([Range(a, 0, 6), Range(b, 0, 2)], 2)]
+    >>> lanes = share_out([OffsetRange(a, 0, 6), OffsetRange(b, 0, 2)], 2)
+    >>> [[(part.partition.number, part.first, part.last) for part in one.ranges] for one in lanes]
     [[(0, 0, 4)], [(0, 4, 6), (1, 0, 2)]]
     """
     total = sum(one.rows for one in ranges)

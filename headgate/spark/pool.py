@@ -66,8 +66,8 @@ _CONFIGURATION = {
     "spark.master.rest.enabled": "false",
 }
 # Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
-# taken would listen on the next one, where no worker looks for it; without retries it ends, and is started again. Nothing is submitted
-# to it but we: its REST server, whose port is the same for all masters of a machine, stays off.
+# taken would listen on the next one, where no worker looks for it; without retries it ends, and is started again. Only Headgate submits
+# to it: its REST server, whose port is the same for all masters of a machine, stays off.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []

@@ -1,6 +1,6 @@
-"""Totals per customer: follows the table of `orders_to_delta.py`, counts in keyed state, and merges into another table.
+"""Reads the Delta table of `orders_to_delta.py`, keeps totals per customer in keyed state, and merges them into another table.
 
-headgate run examples/delta_totals.py --param database=env:SHOP_DATABASE
+Run it: headgate run examples/delta_totals.py --param database=env:SHOP_DATABASE
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ TOTALS = {"orders": "count", "spent": "sum(amount)"}
 
 
 def topology(orders: str = "out/lake/orders", out: str = "out/lake/totals", database: str = "") -> Topology:
-    """`database` is an address of PostgreSQL, or says where it is kept; without one, the totals go to the table alone."""
+    """`database` is a PostgreSQL URL, or a reference such as env:NAME; without it, the job writes only the Delta table."""
     job = Topology("delta-totals", Intent(latency="20s", worth=20))
     read = job.source("orders", sources.delta(orders))
     totals = job.keyed("totals", TOTALS, read, key="customer", lanes=2)

@@ -1,6 +1,6 @@
-"""A streaming query that was there before Headgate; only its end is new.
+"""Runs an existing streaming query, with a watermark and Spark's own state, as a job; only the end of the query changes.
 
-headgate run examples/existing_query.py
+Run it: headgate run examples/existing_query.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headgate import Intent, Topology, sinks
 
 
 def orders_by_shop(spark: SparkSession, rate: int, window: str, late: str) -> DataFrame:
-    """Orders per shop and window, put out once a window is over; Spark keeps the state."""
+    """Orders per shop and window. Spark keeps the state and outputs each window once, after its end."""
     orders = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
     return (
         orders.withColumn("shop", F.col("value") % 3)
@@ -28,11 +28,11 @@ def orders_by_shop(spark: SparkSession, rate: int, window: str, late: str) -> Da
 #     query = counts.writeStream.option("checkpointLocation", "checkpoint").start("out/orders")
 #     query.awaitTermination()
 #
-# Now its checkpoint, its restarts and its resources are Headgate's:
+# Now Headgate manages the checkpoint, the restarts and the resources:
 
 
 def topology(rate: int = 100, window: str = "10 seconds", late: str = "5 seconds", out: str = "out/orders") -> Topology:
-    """The same rows in the same files, with an intent: a window may wait for its end and for late rows, but not for us."""
+    """Writes the same rows, with an intent of 30 s: the length of a window, the wait for late rows, and some time to process."""
     job = Topology("orders", Intent(latency="30s", worth=20))
     counts = job.source("counts", lambda spark: orders_by_shop(spark, rate, window, late), arrival="timestamp")
     job.sink("files", sinks.files(out), counts)

@@ -1,8 +1,8 @@
-"""Reads orders from Kafka and writes the large ones to another topic, each exactly once.
+"""Reads orders from Kafka and writes large orders to another topic, exactly once.
 
-headgate run examples/kafka.py --param servers=127.0.0.1:9092
+Run it: headgate run examples/kafka.py --param servers=127.0.0.1:9092
 
-A broker with passwords: --param user=me, and the password in the environment variable KAFKA_PASSWORD.
+For a broker with a login, add --param user=me and put the password into the environment variable KAFKA_PASSWORD.
 """
 
 from pyspark.sql import DataFrame
@@ -13,7 +13,7 @@ from headgate import Intent, Topology, sinks, sources
 def topology(
     servers: str = "127.0.0.1:9092", read: str = "orders", write: str = "large-orders", user: str = "", lanes: int = 2
 ) -> Topology:
-    """Orders in, those above 500 out."""
+    """Reads orders; writes orders above 500."""
     job = Topology("large-orders", Intent(latency="2s", juice=0.95, worth=20))
     options = login(user) if user else {}
     source = sources.kafka(read, servers=servers, schema="id long, user string, amount double", options=options)
@@ -24,12 +24,12 @@ def topology(
 
 
 def above_500(orders: DataFrame) -> DataFrame:
-    """Columns that the other topic gets, as JSON."""
+    """Orders above 500, with the columns that the sink writes as JSON."""
     return orders.where("amount > 500").select("id", "user", "amount", "arrived")
 
 
 def login(user: str) -> dict[str, str]:
-    """The password is named here, and read by the processes that connect."""
+    """Options that name the password; only processes that connect read it."""
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanisms": "SCRAM-SHA-512",

@@ -1,8 +1,8 @@
-"""Keeps the newest order of each user in a Delta table, read from Kafka, each order exactly once.
+"""Reads orders from Kafka and keeps the newest order of each user in a Delta table, exactly once.
 
-headgate run examples/kafka_to_delta.py --param servers=127.0.0.1:9092
+Run it: headgate run examples/kafka_to_delta.py --param servers=127.0.0.1:9092
 
-Producers write each order with its user as key: Kafka then keeps the orders of a user in one partition, in their order.
+Producers must write each order with its user as key, so that Kafka keeps the orders of a user in one partition, in order.
 """
 
 from pyspark.sql import DataFrame
@@ -22,5 +22,5 @@ def topology(
 
 
 def in_order(orders: DataFrame) -> DataFrame:
-    """Columns of the table; all orders of a user are in one lane, the newest last."""
+    """The columns of the table; all orders of a user are in one lane, with the newest order last."""
     return orders.select("id", "user", "amount", "arrived").sortWithinPartitions("id")

@@ -1,6 +1,6 @@
-"""One operator after another (Henge, SoCC '18, fig. 8): load, work, work, out.
+"""Runs two operators one after another, with configurable work per row (Henge, SoCC '18, fig. 8).
 
-headgate run examples/linear.py --param load=300 --param wait_us=4000
+Run it: headgate run examples/linear.py --param load=300 --param wait_us=4000
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate import Intent, Topology
 def topology(
     load: float | Mapping[str, Any] = 500, cost_us: float = 50, wait_us: float = 0, out: str | None = None
 ) -> Topology:
-    """Every row is worked on twice."""
+    """Both operators work on every row."""
     job = Topology("linear", Intent(latency="2s", worth=10))
     rows = job.source("rows", arriving(load))
     first = job.batches("first", work(cost_us, wait_us), rows, schema=ROWS)

@@ -1,10 +1,10 @@
-"""Overall equipment effectiveness (OEE) of machines in a factory: the topology that VISP is evaluated with (PeerJ CS 2017, figure 1).
+"""Computes the overall equipment effectiveness (OEE) of machines in a factory: the topology of VISP's evaluation (PeerJ CS 2017, figure 1).
 
-headgate run examples/manufacturing.py --param machines=4
+Run it: headgate run examples/manufacturing.py --param machines=4
 
-A camera takes pictures of the machines' displays. An OCR engine reads them (tesseract; Debian: tesseract-ocr), and what they say becomes
-availability, performance, quality and their product, the OEE; every minute there is a PDF about it. Besides, each machine has two
-sensors, which give a warning when it becomes defect or too hot. Operators O1 to O9 are named as in the paper's table 2.
+A camera takes pictures of the machines' displays. An OCR engine (tesseract; Debian: tesseract-ocr) reads the pictures. The job computes
+availability, performance, quality and their product, the OEE, and writes a PDF report every minute. Two sensors per machine raise a
+warning when the machine is defective or too hot. Operators O1 to O9 have the names of the paper's table 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Orders into a Delta table, each exactly once; `delta_totals.py` follows that table.
+"""Writes orders to a Delta table, exactly once; `delta_totals.py` reads this table.
 
-headgate run examples/orders_to_delta.py
+Run it: headgate run examples/orders_to_delta.py
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def topology(rate: float | Load = 200, out: str = "out/lake/orders") -> Topology
 
 
 def made_up(numbers: DataFrame) -> DataFrame:
-    """An order for each number; the table keeps the time at which it arrived."""
+    """One order per row number, with its arrival time."""
     return numbers.selectExpr("row AS id", "row % 10 AS customer", "double(row * 37 % 1000) AS amount", "arrived")

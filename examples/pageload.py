@@ -1,9 +1,9 @@
-"""Yahoo's PageLoad (Henge, SoCC '18, fig. 7): filter, transform, join with a database, filter, aggregate.
+"""Runs Yahoo's PageLoad (Henge, SoCC '18, fig. 7): filter, transform, join with a database, filter, aggregate.
 
-The database is a Redis, which is filled once:
+Run it: python examples/pageload.py redis://127.0.0.1:6379
+        headgate run examples/pageload.py --param redis=redis://127.0.0.1:6379
 
-python examples/pageload.py redis://127.0.0.1:6379
-headgate run examples/pageload.py --param redis=redis://127.0.0.1:6379
+The first command fills the database, a Redis, once.
 """
 
 from __future__ import annotations

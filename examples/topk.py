@@ -1,8 +1,8 @@
-"""The most frequent words of each category over a sliding window of words: what ChronoStream (ICDE '15) is measured with.
+"""Ranks the most frequent words of each category over a sliding window, in keyed state; a workload of ChronoStream (ICDE '15).
 
-headgate run examples/topk.py --param window=10000
+Run it: headgate run examples/topk.py --param window=10000
 
-The window is a number of words, so it sets the size of the state: two stored things per word and category.
+`window` is the number of words per category. It determines the size of the state.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ OUTPUT = "category long, words array<string>, counts array<long>, arrived timest
 def topology(
     rate: float = 500, categories: int = 100, window: int = 1000, best: int = 3, lanes: int = 2, out: str = "out/topk"
 ) -> Topology:
-    """Abstracts in; the best words of a category whenever they change."""
+    """Reads abstracts; writes the ranking of a category whenever it changes."""
     job = Topology("topk", Intent(latency="5s", worth=10))
     abstracts = job.transform("abstracts", written(categories), job.source("in", sources.load(rate)))
     ranking = Events({"window": CountWindow(window), "ranking": TopK(best), "shown": Value([])}, rank)
@@ -32,7 +32,7 @@ def topology(
 
 
 def written(categories: int) -> Callable[[DataFrame], DataFrame]:
-    """Abstracts of eight words each, made from the number of the row; low words are frequent."""
+    """Abstracts of eight words each, derived from the row number; words with low numbers are frequent."""
     word = "concat('word', cast(pow(40, pmod(xxhash64(row, i), 1000) / 1000) as int))"
 
     def abstracts(rows: DataFrame) -> DataFrame:
@@ -43,7 +43,7 @@ def written(categories: int) -> Callable[[DataFrame], DataFrame]:
 
 
 def rank(category: int, abstract: Mapping[str, Any], state: Any, emit: Callable[[Mapping[str, Any]], None]) -> None:
-    """Count the new words in, and those that leave the window out."""
+    """Add the new words to the ranking, and subtract the words that leave the window."""
     for word in abstract["text"].split():
         if word not in STOP_WORDS:
             state.ranking.add(word)

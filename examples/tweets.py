@@ -1,8 +1,8 @@
-"""The most similar of the recent tweets from the same place, for every tweet: what ChronoStream (ICDE '15) is measured with.
+"""Finds the most similar recent tweet from the same place for every tweet, in keyed state; a workload of ChronoStream (ICDE '15).
 
-headgate run examples/tweets.py --param window=200
+Run it: headgate run examples/tweets.py --param window=200
 
-Every tweet is compared with the whole window of its place, so the work grows with the window, as the state does.
+The job compares every tweet with the window of its place, so work and state grow with `window`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ OUTPUT = "place long, tweet long, similar long, shared long, arrived timestamp"
 def topology(
     rate: float = 200, places: int = 50, window: int = 100, lanes: int = 2, out: str = "out/tweets"
 ) -> Topology:
-    """Tweets in; pairs out, with the number of words that they share."""
+    """Reads tweets; writes pairs of tweets with the number of shared words."""
     job = Topology("tweets", Intent(latency="5s", worth=10))
     tweets = job.transform("tweets", written(places), job.source("in", sources.load(rate)))
     searching = Events({"recent": CountWindow(window)}, search)
@@ -31,7 +31,7 @@ def topology(
 
 
 def written(places: int) -> Callable[[DataFrame], DataFrame]:
-    """Tweets of six different numbers below 60, made from the number of the row."""
+    """Tweets of up to six different numbers below 60, derived from the row number."""
 
     def tweets(rows: DataFrame) -> DataFrame:
         words = F.expr("array_distinct(transform(sequence(1, 6), i -> cast(pmod(xxhash64(row, i), 60) as int)))")
@@ -43,7 +43,7 @@ def written(places: int) -> Callable[[DataFrame], DataFrame]:
 
 
 def search(place: int, tweet: Mapping[str, Any], state: Any, emit: Callable[[Mapping[str, Any]], None]) -> None:
-    """Of equally similar tweets, the newest."""
+    """Emit the tweet with the most shared words; among equals, the newest."""
     words = set(tweet["words"])
     shared, similar = max(((len(words.intersection(other)), number) for number, other in state.recent), default=(0, -1))
     state.recent.append([tweet["tweet"], tweet["words"]])

@@ -1,6 +1,6 @@
-"""Counts words: the first job of the guide.
+"""Counts words within each epoch: a source, two transforms and a sink.
 
-headgate run examples/wordcount.py
+Run it: headgate run examples/wordcount.py --fast
 """
 
 from pyspark.sql import DataFrame
@@ -12,7 +12,7 @@ LINES = ("a gate lets water in", "a gate keeps water out", "who opens the gate")
 
 
 def topology(rate: float = 1000, out: str = "out/wordcount") -> Topology:
-    """Lines in; for each epoch, how often every word came."""
+    """Reads lines; writes how often each word occurred in each epoch."""
     job = Topology("wordcount", Intent(latency="2s", worth=10))
     lines = job.source("lines", sources.load(rate))
     words = job.transform("words", split, lines)
@@ -22,11 +22,11 @@ def topology(rate: float = 1000, out: str = "out/wordcount") -> Topology:
 
 
 def split(lines: DataFrame) -> DataFrame:
-    """One row per word; `arrived` stays with it, so that its latency can be told."""
+    """One row per word, with the column `arrived`, from which Headgate measures the latency."""
     line = F.get(F.array(*map(F.lit, LINES)), F.col("row") % len(LINES))
     return lines.select(F.explode(F.split(line, " ")).alias("word"), "arrived")
 
 
 def count(words: DataFrame) -> DataFrame:
-    """A count is as late as the latest word in it."""
+    """Words by count; a count is as late as its latest word."""
     return words.groupBy("word").agg(F.count("*").alias("count"), F.max("arrived").alias("arrived"))

@@ -1,4 +1,4 @@
-"""What the micro-topologies share: work that costs as much as it is told to, and a load that a cluster file can describe."""
+"""Shared by several examples, not a job: work of a given cost per row, and loads that a cluster file can describe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def work(cost_us: float, wait_us: float = 0.0) -> Callable[[Batches], Batches]:
-    """Passes rows on, after so much core time for each, and so much time in which its lane only waits, as for a look-up."""
+    """Passes rows on after `cost_us` of core time per row and `wait_us` of waiting per row, as for a look-up."""
 
     def lane(batches: Batches) -> Batches:
         for batch in batches:
@@ -32,7 +32,7 @@ def work(cost_us: float, wait_us: float = 0.0) -> Callable[[Batches], Batches]:
 
 
 def compute(core_s: float) -> None:
-    """Keeps a core busy; by the core's time, so that it takes longer where others want the core too."""
+    """Uses this much core time; takes longer where other threads share the core."""
     numbers = np.arange(1000.0)
     done_s = time.thread_time() + core_s
     while time.thread_time() < done_s:
@@ -40,10 +40,10 @@ def compute(core_s: float) -> None:
 
 
 def arriving(load: float | Mapping[str, Any]) -> Generator:
-    """Rows per second, or a table: `{pattern = "steps", points = [[0, 500], ["1m", 1500]]}`."""
+    """A source of `load` rows per second, or of a pattern: `{pattern = "steps", points = [[0, 500], ["1m", 1500]]}`."""
     return sources.load(load_from(load, "load", Path()) if isinstance(load, Mapping) else load)
 
 
 def written(out: str | None) -> Writer:
-    """To files; without a place for them every row is computed and none is kept."""
+    """A sink that writes files to `out`, or discards all rows if `out` is None."""
     return sinks.discard() if out is None else sinks.files(out)

@@ -1,9 +1,9 @@
-"""The Yahoo Streaming Benchmark: how often the advertisements of every campaign were seen, by windows of 10 s.
+"""Counts views per campaign in windows of 10 s: the Yahoo Streaming Benchmark, entirely in the JVM.
 
-headgate run examples/ysb.py --param rate=5000
+Run it: headgate run examples/ysb.py --param rate=5000
 
-Nothing in it leaves the JVM. An epoch puts out what it adds to a window; whoever reads a window sums up its rows. For windows
-that Spark keeps and puts out once, see existing_query.py.
+Each epoch writes its increments of a window; a reader sums the increments. For windows that Spark keeps and writes once, see
+existing_query.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def topology(rate: float = 2000, out: str = "out/ysb") -> Topology:
 
 
 def made_up(rows: DataFrame) -> DataFrame:
-    """Events as JSON texts; the same again when an epoch is read again."""
+    """Events as JSON texts, derived from the row number, so that an epoch that runs again has the same events."""
     number = F.col("row")
     event = F.struct(
         F.format_string("user-%d", number % 997).alias("user_id"),
@@ -49,17 +49,17 @@ def made_up(rows: DataFrame) -> DataFrame:
 
 
 def one_of(names: tuple[str, ...]) -> F.Column:
-    """All of them in turn."""
+    """Each name in turn, by row number."""
     return F.get(F.array(*map(F.lit, names)), F.col("row") % len(names))
 
 
 def parse(events: DataFrame) -> DataFrame:
-    """What is no JSON of this form becomes nulls, which the next operator drops."""
+    """The columns of the JSON text; invalid JSON becomes nulls, which the next operator drops."""
     return events.select(F.from_json("event", EVENT).alias("event"), "arrived").select("event.*", "arrived")
 
 
 def with_campaign(views: DataFrame) -> DataFrame:
-    """The table of campaigns is small: every lane gets all of it."""
+    """Joins the table of campaigns, which is small enough to broadcast."""
     ads = views.sparkSession.range(0, ADS, 1, 1)
     campaigns = ads.select(
         F.format_string("ad-%d", "id").alias("ad_id"),
@@ -69,6 +69,6 @@ def with_campaign(views: DataFrame) -> DataFrame:
 
 
 def count(views: DataFrame) -> DataFrame:
-    """Spark counts within every lane first, so that little is left to exchange."""
+    """Views per campaign and window; Spark counts within each lane first, which keeps the exchange small."""
     window = F.window(F.timestamp_millis("event_time"), "10 seconds").start.alias("window")
     return views.groupBy("campaign", window).agg(F.count("*").alias("views"), F.max("arrived").alias("arrived"))

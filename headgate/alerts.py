@@ -1,6 +1,6 @@
-"""Where alerts go besides the journal: a line in the log, and a webhook if there is one.
+"""Sends alerts to the log, and to a webhook if one is configured.
 
-A webhook is called by a thread of its own: an address that does not answer must not hold up the loop.
+A separate thread calls the webhook, so that an address that does not answer never delays the control loop.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headgate import clock
+from headgate.core.alerts import Alert
 from headgate.core.quantities import shown
 from headgate.errors import InputError
 from headgate.threads import WatchedThread
 
 TIMEOUT_S = 10.0
-"""How long a webhook may take to accept a connection, a request, or to say the next word."""
+"""Time limit, in seconds, for each step of a webhook: connection, request, and each part of the answer."""
 ALERT = "alert: "
-"""How the line of an alert begins in the log."""
+"""Start of an alert's line in the log."""
 MOST_WAITING = 100
 """Alerts that wait for the webhook; if there are more, the oldest are only logged."""
 
@@ -44,7 +45,7 @@ def check_webhook(url: object) -> str:
 
 
 class WebhookFormat(Enum):
-    """What a webhook is sent."""
+    """Formats of webhooks."""
 
     PLAIN = "plain"
     """`{"at_s": ..., "text": ...}`"""
@@ -55,17 +56,11 @@ class WebhookFormat(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AlertMessage:
-    """Something that only a person can change; about a job, or about the service if `job` is empty."""
+class RaisedAlert:
+    """An alert, and when it was raised."""
 
     at_s: float
-    job: str
-    text: str
-
-    @property
-    def sentence(self) -> str:
-        """The alert with the name of its job."""
-        return f"{self.job}: {self.text}" if self.job else self.text
+    alert: Alert
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +70,25 @@ class Webhook:
     url: str
     format: WebhookFormat = WebhookFormat.PLAIN
 
-    def body(self, alert: AlertMessage) -> Any:
-        """What is posted, as JSON has it."""
+    def body(self, raised: RaisedAlert) -> Any:
+        """The body of the request, before its encoding as JSON."""
         match self.format:
             case WebhookFormat.ALERTMANAGER:
-                return [_for_alertmanager(alert)]
+                return [_for_alertmanager(raised)]
             case WebhookFormat.SLACK:
-                return {"text": f"Headgate: {_escaped(alert.sentence)}"}
-        return {"at_s": alert.at_s, "text": alert.sentence}
+                return {"text": f"Headgate: {_escaped(raised.alert.sentence)}"}
+        return {"at_s": raised.at_s, "text": raised.alert.sentence}
 
 
-def _for_alertmanager(alert: AlertMessage) -> dict[str, Any]:
-    """Alertmanager takes alerts with the same labels for one: the digest tells those of a job apart."""
+def _for_alertmanager(raised: RaisedAlert) -> dict[str, Any]:
+    """Alertmanager merges alerts with equal labels: the digest keeps the alerts of a job apart."""
+    alert = raised.alert
     digest = hashlib.sha256(alert.sentence.encode()).hexdigest()[:12]
     labels = {"alertname": "HeadgateAlert", "severity": "warning", "job_name": alert.job, "digest": digest}
     return {
         "labels": {name: value for name, value in labels.items() if value},
         "annotations": {"summary": alert.sentence},
-        "startsAt": datetime.fromtimestamp(alert.at_s, UTC).isoformat(),
+        "startsAt": datetime.fromtimestamp(raised.at_s, UTC).isoformat(),
     }
 
 
@@ -114,7 +110,7 @@ class Alerts:
     def __init__(self, log: Callable[[float, str, str], None], webhook: Webhook | None = None) -> None:
         self._log = log
         self._webhook = webhook
-        self._waiting: deque[AlertMessage] = deque()
+        self._waiting: deque[RaisedAlert] = deque()
         self._dropped = 0
         """Alerts that were not posted because too many waited, since the last line about it."""
         self._closing = False
@@ -125,20 +121,20 @@ class Alerts:
         if webhook is not None:
             self._thread.start()
 
-    def __call__(self, at_s: float, text: str, job: str = "") -> None:
+    def __call__(self, at_s: float, alert: Alert) -> None:
         """Raise one alert; returns at once."""
-        self._tell(at_s, job, f"{ALERT}{text}")
+        self._tell(at_s, alert.job, f"{ALERT}{alert.text}")
         if self._webhook is None:
             return
         with self._changed:
-            self._waiting.append(AlertMessage(at_s, job, text))
+            self._waiting.append(RaisedAlert(at_s, alert))
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
                 self._dropped += 1
             self._changed.notify()
 
     def close(self) -> None:
-        """Wait until all that were raised are posted or given up, but not for ever."""
+        """Wait for a limited time until all raised alerts are posted or dropped."""
         self._thread.close(2 * TIMEOUT_S, self._end)
 
     def _end(self) -> None:
@@ -147,14 +143,14 @@ class Alerts:
             self._changed.notify()
 
     def _post_all(self) -> None:
-        while (alert := self._next()) is not None:
+        while (raised := self._next()) is not None:
             try:
-                self._post(alert)
+                self._post(raised)
             except Exception as error:  # whatever answers at the address, the next alert is posted
-                self._tell(alert.at_s, "", f"the webhook did not take an alert: {type(error).__name__}: {error}")
-            self._tell_dropped(alert.at_s)
+                self._tell(raised.at_s, "", f"the webhook did not take an alert: {type(error).__name__}: {error}")
+            self._tell_dropped(raised.at_s)
 
-    def _next(self) -> AlertMessage | None:
+    def _next(self) -> RaisedAlert | None:
         """The oldest alert, once there is one; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
@@ -170,9 +166,9 @@ class Alerts:
         with suppress(OSError, ValueError):  # a log that is full or closed must stop neither the loop nor the thread
             self._log(at_s, job, line)
 
-    def _post(self, alert: AlertMessage) -> None:
+    def _post(self, raised: RaisedAlert) -> None:
         assert self._webhook is not None
-        body = json.dumps(self._webhook.body(alert)).encode()
+        body = json.dumps(self._webhook.body(raised)).encode()
         request = urllib.request.Request(self._webhook.url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):
             pass

@@ -1,4 +1,4 @@
-"""Wall time that never goes back: the time of the start, and what a monotonic clock has added since.
+"""Wall time that never goes back: the wall time at the start, plus the time that a monotonic clock measured since.
 
 Rounds, windows and the journal use it, so that a clock that is set back or forward during a run moves none of them. Waits and
 deadlines use `time.monotonic`. Only the arrival times of rows are compared with `time.time`, which producers use too.

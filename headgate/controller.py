@@ -1,7 +1,7 @@
-"""The round: observe, judge, decide, write down, act.
+"""The control loop. One round: observe, judge, decide, record, act.
 
-The journal is written before anything is done, so that a controller killed at any moment finds on its return what it had
-intended, and goes on from there.
+The controller records every action in the journal before applying it, so that a controller killed at any moment resumes from
+the journal after a restart.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, View, Windows, view_of, with_output
+from headgate.core.alerts import Alert
+from headgate.core.metrics import JobView, View, view_of, with_output
 from headgate.core.model import Action, Job, Outcome, Snapshot
+from headgate.core.windows import Windows
 from headgate.errors import EngineError, JournalError
 from headgate.journal.definitions import JOBS_KEY, SETTINGS_KEY, definitions_text, settings_text
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord, latency_record
 from headgate.scheduler.memory import Decision, Verdict
 from headgate.scheduler.policies import Policy
+from headgate.scheduler.trials import SEARCH
 
 HOUR_S = 3600.0
 OBSERVED_ONLY = Outcome(False, "observed only")
 
 
 class Controller:
-    """Drives one engine by one policy."""
+    """Runs the control loop for one engine with one policy."""
 
     def __init__(
         self, engine: Engine, policy: Policy, journal: Journal | None, settings: Settings, observe_only: bool = False,
-        alert: Callable[[float, str], None] = lambda at_s, text: None,
+        alert: Callable[[float, Alert], None] = lambda at_s, alert: None,
     ) -> None:  # fmt: skip
         self.engine = engine
         self.policy = policy
@@ -37,27 +40,28 @@ class Controller:
         self.alert = alert
         self.windows = Windows({})
         self.outcome: Outcome | None = None
-        """What became of the last round's action, if it had one."""
+        """Outcome of the last round's action; None if the round had no action."""
         self._purge_next_s = 0.0
+        """Time at which the controller next purges old records from the journal."""
         self.trouble = ""
-        """What went wrong in the last round although it was completed, in a sentence."""
-        self._judged_next: dict[str | None, int] = {}
-        """By the job that it is for, the action whose effect is awaited."""
+        """Journal error of the last round, in a sentence; empty without an error."""
+        self._judged_next: dict[str, int] = {}
+        """Journal id of the applied action whose effect each owner (search or job) awaits."""
         self._declined: tuple[Action, float] | None = None
-        """The last action that was not carried out, and when that was."""
+        """The last action that was not applied, and its time in seconds; None if the last action was applied."""
         self._defined: dict[str, str] | None = None
-        """The intents of the jobs whose definitions the journal has, by fingerprint."""
+        """Fingerprint of the intent of each job defined in the journal, and the weight of its tenant; None before the first record."""
 
     def round(self) -> tuple[View, Decision]:
-        """One turn of the control loop; the view is returned as the journal has it, in which no data is not success."""
+        """Run one round; return the decision and the view as recorded, in which a job without output does not count as met."""
         snapshot = self.engine.observe()
         jobs = self.engine.jobs()
         self.windows = self.windows.push(snapshot, self.settings.window_s, self._longer_s(jobs))
         view = view_of(self.windows, snapshot, jobs, self.policy.since_s(), self.settings)
         decision = self._not_again(self.policy.decide(view), view.at_s)
         view = with_output(view)
-        for text in decision.alerts:
-            self.alert(view.at_s, text)
+        for alert in decision.alerts:
+            self.alert(view.at_s, alert)
         self.trouble = ""
         try:
             action_id = self._record(view, snapshot, decision)
@@ -67,7 +71,7 @@ class Controller:
         return view, decision
 
     def _not_again(self, decision: Decision, at_s: float) -> Decision:
-        """A step that was refused is not asked for again at once: the reason would be the same, round after round."""
+        """Drop an action that was refused less than `retry_s` ago, because the engine would refuse the action again."""
         action = decision.action
         if action is None or self._declined is None:
             return decision
@@ -79,7 +83,7 @@ class Controller:
         return dataclasses.replace(decision, action=None)
 
     def _unrecorded(self, decision: Decision, at_s: float, error: JournalError) -> Decision:
-        """Jobs are still watched while the journal cannot be written, but nothing is done that is not written down before."""
+        """Drop the action of a round that could not be recorded: the controller applies only recorded actions."""
         self.trouble, self.outcome = str(error), None
         if decision.action is None:
             return decision
@@ -87,13 +91,13 @@ class Controller:
         return dataclasses.replace(decision, action=None)
 
     def _longer_s(self, jobs: Mapping[str, Job]) -> dict[str, float]:
-        """Jobs that regulate themselves are looked at over longer windows."""
+        """Window length in seconds of each self-regulating job, which is longer than that of scheduled jobs."""
         regulated = (name for name, job in jobs.items() if job.intent.policy is not None)
         settings = self.settings
         return dict.fromkeys(regulated, max(settings.window_s, settings.health_window_s, settings.spare_window_s))
 
     def run(self, clock: Clock, until_s: float) -> None:
-        """Rounds at their times until then."""
+        """Runs one round every `round_s` until `until_s`."""
         while clock.now_s() + self.settings.round_s <= until_s:
             clock.sleep_until(clock.now_s() + self.settings.round_s)
             self.round()
@@ -108,7 +112,7 @@ class Controller:
         return outcome
 
     def _note_outcome(self, journal: Journal, action: Action, action_id: int, outcome: Outcome) -> None:
-        """An outcome that is not written down is found out after a restart: the action is applied again then."""
+        """Record the outcome; if the journal fails, the action is applied again after a restart, which changes nothing."""
         try:
             journal.outcome(action_id, outcome)
         except JournalError as error:
@@ -116,14 +120,13 @@ class Controller:
         self._await(action, action_id if outcome.applied else None)
 
     def _applied(self, action: Action) -> Outcome:
-        """An engine that cannot do it now must not end the loop."""
+        """Apply the action; an error of the engine becomes an outcome and never ends the control loop."""
         try:
             return self.engine.apply(action)
         except EngineError as error:
             return Outcome(False, str(error))
-        except (
-            Exception
-        ) as error:  # the edge of an action: a full disk or a lost connection is one more reason for a refusal
+        # The edge of an action: treat a full disk or a lost connection as a refusal.
+        except Exception as error:
             return Outcome(False, f"{type(error).__name__}: {error}")
 
     # -- the journal
@@ -131,7 +134,8 @@ class Controller:
     def _record(self, view: View, snapshot: Snapshot, decision: Decision) -> int | None:
         if self.journal is None:
             return None
-        self._record_verdict(self.journal, decision.verdict, view.at_s)
+        for verdict in decision.verdicts:
+            self._record_verdict(self.journal, verdict, view.at_s)
         self._define(self.journal, view)
         if view.at_s >= self._purge_next_s:
             keep = self.settings
@@ -140,8 +144,8 @@ class Controller:
         return self.journal.record(self._summary(view, decision), snapshot, self.policy.dump(), decision.action)
 
     def _define(self, journal: Journal, view: View) -> None:
-        """Write the definitions of the jobs when a job comes or goes, or its intent changes."""
-        defined = {name: one.job.intent.fingerprint() for name, one in view.jobs.items()}
+        """Record the job definitions when a job starts, ends or changes its intent."""
+        defined = {name: f"{one.job.intent.fingerprint()} {one.job.weight:g}" for name, one in view.jobs.items()}
         if defined != self._defined:
             journal.set_about(SETTINGS_KEY, settings_text(self.settings))
             journal.set_about(JOBS_KEY, definitions_text({name: one.job for name, one in view.jobs.items()}))
@@ -158,9 +162,9 @@ class Controller:
             advice=self.policy.advice(view),
         )
 
-    def _record_verdict(self, journal: Journal, verdict: Verdict | None, at_s: float) -> None:
-        awaited = self._judged_next.pop(verdict.job, None) if verdict is not None else None
-        if verdict is None or awaited is None:
+    def _record_verdict(self, journal: Journal, verdict: Verdict, at_s: float) -> None:
+        awaited = self._judged_next.pop(self._owner(verdict.job), None)
+        if awaited is None:
             return
         effect = Effect(
             at_s, verdict.total_before, verdict.total_after, verdict.utility_before, verdict.utility_after, verdict.text
@@ -168,29 +172,25 @@ class Controller:
         journal.effect(awaited, effect)
 
     def _await(self, action: Action, action_id: int | None) -> None:
-        """The scheduler waits for one action at a time, a job that regulates itself for its own."""
-        regulated = self._regulated()
-        if action.job not in regulated:
-            self._judged_next = {job: one for job, one in self._judged_next.items() if job in regulated}
         if action_id is None:
-            self._judged_next.pop(action.job, None)
+            self._judged_next.pop(self._owner(action.job), None)
         else:
-            self._judged_next[action.job] = action_id
+            self._judged_next[self._owner(action.job)] = action_id
 
-    def _regulated(self) -> set[str]:
-        return {name for name, job in self.engine.jobs().items() if job.intent.policy is not None}
+    def _owner(self, job: str | None) -> str:
+        """The owner that awaits the effect of an action: the search, or a self-regulating job."""
+        found = self.engine.jobs().get(job) if job is not None else None
+        return SEARCH if found is None or found.intent.policy is None else found.name
 
     def resume(self, now_s: float) -> float | None:
-        """Go on where the journal ends; returns the time of its last round, None if it is empty.
+        """Resume from the journal; return the time of its last round, None if the journal is empty.
 
-        An action that was written down but not confirmed is carried out now: applying it twice changes nothing.
+        The controller applies a recorded action without an outcome again: applying an action twice changes nothing.
         """
         restored = self.journal.restore() if self.journal is not None else None
         if self.journal is None or restored is None:
             return None
-        if (
-            restored.at_s <= now_s
-        ):  # a clock that was set back: what is dated later than now would only bar new measurements
+        if restored.at_s <= now_s:  # after the clock was set back, records from the future would block new measurements
             self.policy.load(restored.state)
             longer_s = self._longer_s(self.engine.jobs())
             for snapshot in restored.snapshots:
@@ -205,10 +205,10 @@ class Controller:
             if recorded.effect is None:
                 self._await(recorded.action, recorded.id)
             else:
-                self._judged_next.pop(recorded.action.job, None)
+                self._judged_next.pop(self._owner(recorded.action.job), None)
         for recorded in restored.unfinished:
             self._act(recorded.action, recorded.id, now_s)
-            self.policy.carried_out(now_s)
+            self.policy.carried_out(recorded.action, now_s)
         return restored.at_s
 
 
@@ -227,6 +227,7 @@ def _job_record(job: JobView) -> JobRecord:
         backlog=reading.backlog if reading is not None else None,
         lanes=job.allocation.lanes,
         pace_s=job.allocation.pace_s,
+        raised_share=job.allocation.share,
         intent=job.job.intent.describe(),
         latency_intent_s=job.job.intent.latency_s,
         juice_intent=job.job.intent.juice,

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.bench.workload import Work, job, watched
-from headgate.config import FAST, Settings, SparkSettings
+from headgate.config import FAST, FAST_SPARK, Settings, SparkSettings
+from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action
 from headgate.ports import Journal
 from headgate.scheduler.policies import policy_named
-from headgate.settings import settings_from
 from headgate.spark import sources
 from headgate.spark.engine import SparkEngine, open_engine
 from headgate.topology import Topology
 
 SETTINGS: Settings = settings_from(dict(FAST))
-SPARK = SparkSettings(slots=16)
+SPARK = SparkSettings(slots=16, first_pace_s=FAST_SPARK["first_pace_s"])
 WARM_UP_S = 15.0
 """The first epochs of a JVM are slow, and are not measured."""
 STEP_S = 15.0

@@ -11,8 +11,10 @@ HeadgateError
 │   │   └── NeedsSparkError   a job file that can be loaded only while Spark runs
 │   ├── UnknownJobError   there is no such job
 │   ├── DuplicateJobError another job has this name
+│   ├── BusyError         the service is doing such a thing for someone else
 │   ├── LoginError        a login code or token that is not, or no longer, valid
 │   │   └── TooManyLoginsError   too many failed logins lately
+│   ├── QuotaError        a tenant has no room for a job or a change
 │   └── NoServiceError    no service runs where a command looked for one
 ├── JournalError      the journal cannot be read or written
 │   └── JournalDamagedError  what is in the journal is not what was written
@@ -21,9 +23,11 @@ HeadgateError
 │   ├── StateDamagedError a file of state is not what was written
 │   ├── StateLostError    no copy of a slice is left that could be rebuilt
 │   ├── StateBusyError    another process holds a slice, or has gone on with it
-│   └── StateFullError    the disk has too little free space for state
+│   ├── StateFullError    the disk has too little free space for state
+│   └── StateAwayError    the storage of the checkpoint location does not answer
 ├── InvalidTransitionError   no rule of the scheduler fits; carries the last decisions
 └── EngineError       an engine could not do what it was asked
+    ├── OutageError       what a job needs is not there yet; the job is retried without limit
     └── EngineLostError   the engine as a whole is gone; the service starts again, exit 75 if it does not
 """
 
@@ -31,13 +35,13 @@ from __future__ import annotations
 
 
 class HeadgateError(Exception):
-    """Base of all errors that are told to a person in one sentence."""
+    """Base of all errors that a person reads as one sentence."""
 
     exit_code = 1
 
 
 class InputError(HeadgateError):
-    """The user's input is wrong; the sentence names the thing, the value and the way out."""
+    """The user's input is wrong; the sentence names the thing, the value and the remedy."""
 
     exit_code = 2
 
@@ -78,12 +82,20 @@ class DuplicateJobError(InputError):
     """There is another job of this name."""
 
 
+class BusyError(InputError):
+    """The service processes one such request at a time; a later request succeeds."""
+
+
 class LoginError(InputError):
-    """A login code or a token is not valid, or no longer."""
+    """A login code or a token is not valid."""
 
 
 class TooManyLoginsError(LoginError):
     """Too many logins failed lately; the next attempt has to wait."""
+
+
+class QuotaError(InputError):
+    """A tenant has no room for a job or a change."""
 
 
 class NoServiceError(InputError):
@@ -97,7 +109,7 @@ class JournalError(HeadgateError):
 
 
 class JournalDamagedError(JournalError):
-    """What is in the journal is not what was written."""
+    """The content of the journal is damaged."""
 
 
 class StateError(HeadgateError):
@@ -111,7 +123,7 @@ class StateSchemaError(StateError):
 
 
 class StateDamagedError(StateError):
-    """A file of state is not what was written."""
+    """A file of state is damaged."""
 
 
 class StateLostError(StateError):
@@ -126,6 +138,10 @@ class StateFullError(StateError):
     """The disk has too little free space for state."""
 
 
+class StateAwayError(StateError):
+    """The storage of the checkpoint location does not answer; what needs it is tried again."""
+
+
 class InvalidTransitionError(HeadgateError):
     """The scheduler is in a state that its rules do not foresee; `story` has the last decisions, oldest first."""
 
@@ -135,10 +151,18 @@ class InvalidTransitionError(HeadgateError):
 
 
 class EngineError(HeadgateError):
-    """The engine could not do what it was asked."""
+    """The engine could not carry out a request."""
+
+
+class OutageError(EngineError):
+    """A resource of a job is missing, such as its table; the engine retries the job until the resource exists."""
+
+
+class NoRoomError(EngineError):
+    """The machine has no room for a job now; the start is tried again."""
 
 
 class EngineLostError(EngineError):
-    """The engine as a whole is gone: only a new process has another one."""
+    """The engine was lost: only a new process can start another engine."""
 
     exit_code = 75

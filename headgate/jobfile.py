@@ -1,4 +1,4 @@
-"""Job files (Python) and cluster files (TOML): from what a person wrote to requests; every mistake names its file.
+"""Reads job files (Python) and cluster files (TOML) into requests to add jobs; every error names its file.
 
 Nothing here needs Spark or loads a job file, so that a client can read and check them as well: `loading` does that.
 """
@@ -15,17 +15,18 @@ from typing import Any
 
 from headgate.alerts import check_webhook
 from headgate.core.intents import intent_from
+from headgate.core.model import MOST_SHARE
 from headgate.core.quantities import about, check_fields, number, shown
 from headgate.errors import InputError, JobFileError
 from headgate.health.policies import user_policies_from
-from headgate.topology import MOST_SHARE, name_trouble
+from headgate.topology import name_trouble
 
 JOB_SUFFIX, CLUSTER_SUFFIX = ".py", ".toml"
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A request to run one job: its file, and what differs from what the file says; None: nothing."""
+    """A request to run one job: its file, and values that replace those of the file; None: no replacement."""
 
     file: str
     name: str | None = None
@@ -47,11 +48,13 @@ class ClusterFile:
     settings: Mapping[str, Any]
     jobs: tuple[JobRequest, ...]
     user_policies: Mapping[str, str] = field(default_factory=dict)
-    """By name, the import path or the entry point of a policy of the user's."""
+    """Import paths or entry points of user policies, by name."""
     webhook: str | None = None
-    """Where alerts are posted."""
+    """Address that alerts are posted to."""
     directory: Path = Path()
-    """Where import paths are looked for first."""
+    """Directory that is searched first for import paths."""
+    tenants: tuple[Mapping[str, Any], ...] = ()
+    """The tenants of the service, with their quotas."""
 
 
 # -- cluster files -----------------------------------------------------------------------------------------------------
@@ -72,15 +75,19 @@ def read_cluster(path: Path) -> ClusterFile:
     """A cluster file: `[settings]` and any number of `[[job]]`."""
     with about(str(path), JobFileError):
         table = _toml(path)
-        check_fields(table, ("settings", "job", "user_policies", "alerts"), JobFileError)
+        check_fields(table, ("settings", "job", "user_policies", "alerts", "tenant"), JobFileError)
         settings, entries = table.get("settings", {}), table.get("job", [])
         if not isinstance(settings, dict):
             raise JobFileError(f"settings is {shown(settings)}; it must be a table")
-        if not isinstance(entries, list) or not entries:
+        tenants = table.get("tenant", [])
+        if not isinstance(tenants, list) or not all(isinstance(one, dict) for one in tenants):
+            raise JobFileError(f"tenant is {shown(tenants)}; begin each one with [[tenant]]")
+        if not isinstance(entries, list) or not (entries or tenants):
             raise JobFileError("there is no job in it; begin each one with [[job]]")
         jobs = tuple(_entry(entry, at, path.parent) for at, entry in enumerate(entries, 1))
         policies = user_policies_from(table.get("user_policies", {}), JobFileError)
-        return ClusterFile(settings, jobs, policies, _webhook(table.get("alerts", {})), path.parent.resolve())
+        webhook = _webhook(table.get("alerts", {}))
+        return ClusterFile(settings, jobs, policies, webhook, path.parent.resolve(), tuple(tenants))
 
 
 def _webhook(table: Any) -> str | None:
@@ -144,7 +151,7 @@ def check_texts(given: Mapping[str, Any]) -> None:
 
 
 def _existing(path: Path) -> str:
-    """The absolute path, because the one who asks and the one who runs may be in different directories."""
+    """The absolute path, because client and service may run in different directories."""
     if not path.is_file():
         raise JobFileError(f"there is no file {shown(str(path))}")
     return str(path.resolve())

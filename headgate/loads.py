@@ -1,4 +1,4 @@
-"""Load patterns: rows per second as a function of time. They are pure; noise is added by whoever uses them."""
+"""Load patterns: rows per second as a function of time. Load patterns are pure functions; callers add noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Points = Sequence[tuple[float | str, float]]
 
 
 class Load(Protocol):
-    """How many rows arrive, now and at any other time."""
+    """A load pattern: the rate of rows at any time."""
 
     def rate_rows_s(self, at_s: float) -> float:
         """Rows per second at `at_s` seconds after the start."""
@@ -285,7 +285,7 @@ def _trace_points(lines: Sequence[str]) -> tuple[tuple[float, float], ...]:
 
 
 def _is_header(line: str) -> bool:
-    """Two names instead of two numbers, whatever they are."""
+    """Whether a line holds two column names instead of two numbers."""
     cells = line.split(",")
     return len(cells) == 2 and all(cell.strip().replace("_", "").isidentifier() for cell in cells)
 

@@ -1,4 +1,4 @@
-"""What the controller and the service need from the world: an engine, a clock, a journal, a pool of hosts.
+"""Interfaces of the controller and the service to the world: engine, clock, journal, pool of hosts.
 
 Each port has one implementation that touches the world and one that does not, and one contract test suite for both.
 """
@@ -12,10 +12,11 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
+from headgate.core.alerts import Alert
 from headgate.core.hosts import Host, HostType
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
-from headgate.core.model import Action, Allocation, Job, JobAllocation, Outcome, Snapshot
+from headgate.core.model import Action, Allocation, EpochTiming, Job, JobAllocation, Outcome, Snapshot
 
 if TYPE_CHECKING:
     from headgate.topology import Topology
@@ -38,46 +39,50 @@ class Engine(Protocol):
 
 
 class JobPhase(Enum):
-    """Where a job stands in its life."""
+    """Phase of a job."""
 
     STARTING = "starting"
     RUNNING = "running"
     RETRYING = "retrying"
-    """It failed and is started again after a while."""
+    """The job failed and is restarted after a wait."""
     FAILED = "failed"
-    """It failed too often; only a person starts it again."""
+    """The job failed too often; only a person can restart it."""
     PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job in whatever phase it is, and why."""
+    """Phase of a job, with its reason."""
 
     phase: JobPhase
     reason: str = ""
-    """What went wrong, in a sentence; empty if nothing did."""
+    """The reason of the phase in one sentence; empty without a problem."""
     share: int = 1
-    """Weight of the job among the others when slots are short."""
+    """Declared weight of the job among the others when slots are short."""
     read_limit: int | None = None
-    """Rows that an epoch reads at most; None: as the settings say."""
+    """Maximum number of rows per epoch; None: by the settings."""
     since_s: float = 0.0
+    trace: str = ""
+    """The shortened stack trace of the error; empty without one."""
+    raised_share: int | None = None
+    """Weight that the scheduler gave the job in place of the declared one; None: the declared weight applies."""
 
 
 class Occupants(Protocol):
-    """Who runs on hosts, and can be asked to leave one."""
+    """Lanes and state on hosts, which can be moved off a host."""
 
     def vacate(self, host: str) -> None:
-        """Lanes and state leave this host, by its address, while jobs go on."""
+        """Move lanes and state off the host with this address, while jobs run."""
 
     def occupy(self, host: str) -> None:
-        """There may be lanes and state on it again."""
+        """Allow lanes and state on the host again."""
 
     def is_vacant(self, host: str) -> bool:
-        """Whether no job needs what is on this host any more."""
+        """Whether no job needs the lanes or state on this host any more."""
 
 
 class Jobs(Engine, Occupants, Protocol):
-    """An engine whose jobs come and go while it runs; a name that it does not know is an `InputError`.
+    """An engine whose jobs are added and removed while it runs; an unknown name is an `InputError`.
 
     `jobs` and `observe` cover the jobs that run, `states` all of them. Every method may be called from any thread.
     """
@@ -92,51 +97,57 @@ class Jobs(Engine, Occupants, Protocol):
         """Finish the epoch in flight and stop; the checkpoint stays."""
 
     def resume(self, name: str) -> None:
-        """Go on after a pause, or start a failed job again."""
+        """Continue a paused job, or restart a failed job."""
 
     def set_intent(self, name: str, intent: Intent) -> None:
-        """From the next round on."""
+        """Set the intent of a job, from the next round on."""
 
     def set_share(self, name: str, share: int) -> None:
-        """From the next epoch on."""
+        """Set the share of a job, from the next epoch on."""
 
     def set_read_limit(self, name: str, rows: int | None) -> None:
-        """From the next epoch on; None: as the settings say."""
+        """Set the read limit of a job, from the next epoch on; None: by the settings."""
 
     def states(self) -> Mapping[str, JobState]:
-        """All jobs, whatever became of them."""
+        """All jobs, in every phase."""
+
+    def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
+        """By keyed operator, its fullest keys, and the share of the rows that each had at least."""
+
+    def epochs(self, job: str) -> tuple[EpochTiming, ...]:
+        """The last finished epochs of a job, oldest first; empty if the engine has no epochs."""
 
     def lost(self) -> str:
-        """Why the engine as a whole can run nothing any more, in a sentence; empty while it answers."""
+        """Why the engine was lost, in one sentence; empty while the engine answers."""
 
     def close(self) -> None:
-        """Finish the epochs in flight, stop everything."""
+        """Finish the epochs in flight, and stop all jobs."""
 
 
 class HostPool(Protocol):
-    """Where hosts come from and go to: a cloud, the processes of one machine, or the simulator.
+    """Leases and releases hosts: a cloud, the processes of one machine, or the simulator.
 
     Hosts are named by who leases them, so that a lease or a release that is asked for twice happens once.
     """
 
     def lease(self, name: str, kind: HostType) -> None:
-        """Begin to start a host; it is among `hosts` from now on, and paid for."""
+        """Start a host; from now on the host is in `hosts`, and paid for."""
 
     def release(self, name: str) -> None:
-        """Begin to let a host go: it takes no more lanes, and is gone from `hosts` once it is no longer paid for."""
+        """Release a host: the host takes no more lanes, and leaves `hosts` when it is no longer paid for."""
 
     def hosts(self) -> Mapping[str, Host]:
-        """All that are paid for, in the order of their leases, whatever became of them."""
+        """All hosts that are paid for, in the order of their leases, in every phase."""
 
 
 class Clock(Protocol):
-    """Time as the controller sees it."""
+    """The clock of the controller."""
 
     def now_s(self) -> float:
-        """Seconds since some fixed moment."""
+        """Seconds since a fixed moment."""
 
     def sleep_until(self, at_s: float) -> None:
-        """Return when it is `at_s`."""
+        """Wait until `at_s`."""
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -154,13 +165,13 @@ class LatencyRecord:
 
 @lru_cache(maxsize=1024)  # the journal and the status ask for the same ones in every round
 def latency_record(latency: Latency | None) -> LatencyRecord | None:
-    """What is kept of a latency."""
+    """The latency as the journal keeps it."""
     return None if latency is None else LatencyRecord(latency.mean_s, *latency.percentiles_s(50, 95, 99))
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job in one round, as it was measured, before the action of that round."""
+    """Measurements of one job in one round, before the action of the round."""
 
     utility: float | None
     worth: float
@@ -171,10 +182,12 @@ class JobRecord:
     """Rows that wait."""
     lanes: Mapping[str, int] = field(default_factory=dict)
     pace_s: float | None = None
+    raised_share: int | None = None
+    """Weight that the scheduler gave the job in place of the declared one; None: the declared weight applied."""
     intent: str = ""
-    """The intent in a few signs, such as `2 s · 0.95`."""
+    """The intent in short form, such as `2 s · 0.95`."""
     latency_intent_s: float | None = None
-    """What `latency_s` is measured against; None if the intent names no latency."""
+    """The latency that the intent asks for; None if the intent names no latency."""
     juice_intent: float | None = None
     met: bool | None = None
     """Whether the intent was met."""
@@ -199,34 +212,34 @@ class RoundRecord:
     jobs: Mapping[str, JobRecord]
     decision: str = ""
     """Why the scheduler acted, or why it waited."""
-    advice: tuple[str, ...] = ()
-    """What a person may want to know or do; a sentence about a job names the job."""
+    advice: tuple[Alert, ...] = ()
+    """The current alerts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How an action was judged once its measurements had settled; of a host, what became of it."""
+    """The measured effect of an action after it settled; for a host, the result of the lease or release."""
 
     at_s: float
     score_before: float | None
-    """None where the total utility at the time of the action is not known any more."""
+    """Total utility before the action; None if no longer known."""
     score_after: float | None
     utility_before: float | None
     """Utility of the job that the action was for; None if it concerned the cluster."""
     utility_after: float | None
     verdict: str
-    """What followed: "kept", "skipped for 1 h", "reverted", "ready after 21 s"."""
+    """The verdict: "kept", "skipped for 1 h", "reverted", "ready after 21 s"."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:
-    """An action, when it was intended, and as much as is known of what came of it."""
+    """An action with the time of its decision, its outcome and its effect."""
 
     id: int
     at_s: float
     action: Action
     outcome: Outcome | None = None
-    """None: the controller does not know (yet) whether it took place."""
+    """None: the controller does not know yet whether the action took place."""
     effect: Effect | None = None
 
     @property
@@ -235,29 +248,45 @@ class RecordedAction:
         return self.outcome is not None and self.outcome.applied
 
     def touches(self, job: str) -> bool:
-        """Whether it is for this job or changes it; for the name of a host, whether it leases or releases the host."""
+        """Whether the action is for this job or changes it; for the name of a host, whether the action leases or releases the host."""
         return job in (self.action.job, self.action.host) or job in self.action.changes
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Everything that a restarted controller needs to go on."""
+    """The state that a restarted controller continues from."""
 
     at_s: float
-    """When the last round was."""
+    """Time of the last round."""
     state: bytes
     """The scheduler's state as of the last round."""
     snapshots: tuple[Snapshot, ...]
-    """The newest ones, in order of time."""
+    """The newest snapshots, in order of time."""
     unfinished: tuple[RecordedAction, ...]
-    """Actions about jobs without an outcome: they took place or they did not."""
+    """Actions about jobs without an outcome: the controller applies them again."""
     actions: tuple[RecordedAction, ...]
     """All actions about jobs that were applied, in order."""
     allocation: Allocation
-    """What these amount to, on top of what each job had when it was first seen."""
+    """The allocations that result from these actions, on top of the first allocation of each job."""
 
 
-class Journal(Protocol):
+class Past(Protocol):
+    """The record of the control loop as it is read."""
+
+    def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
+        """Actions in order: all, or those that touch a job or a host; `since_s` is included."""
+
+    def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
+        """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
+
+    def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
+        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+
+    def about(self) -> dict[str, str]:
+        """Everything noted about the whole run."""
+
+
+class Journal(Past, Protocol):
     """The durable record of the control loop."""
 
     def record(
@@ -269,22 +298,13 @@ class Journal(Protocol):
         """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
-        """Write what became of an action; the last word counts."""
+        """Write the outcome of an action; the last outcome counts."""
 
     def effect(self, action_id: int, effect: Effect) -> None:
-        """Write how an action was judged; the last word counts."""
+        """Write the effect of an action; the last effect counts."""
 
     def restore(self) -> Restored | None:
-        """Where the last controller stopped; None if there was none."""
-
-    def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
-        """Actions in order: all, or those that touch a job or a host; `since_s` is included."""
-
-    def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
-        """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
-
-    def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
-        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+        """The state of the last controller; None in an empty journal."""
 
     def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
         """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went.
@@ -295,8 +315,5 @@ class Journal(Protocol):
     def set_about(self, key: str, value: str) -> None:
         """Note something about the whole run, such as its scenario or its seed."""
 
-    def about(self) -> dict[str, str]:
-        """Everything noted so."""
-
     def close(self) -> None:
-        """Give back the file."""
+        """Close the journal."""

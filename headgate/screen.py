@@ -1,4 +1,4 @@
-"""What a person sees while jobs run: one table, drawn from a view; simulated and real clusters look the same.
+"""The live table: one row per job, drawn from a view, the same for simulated and real clusters.
 
 `table` and its parts are pure; `Screen` puts them on a terminal, or writes a line per event where there is none.
 """
@@ -20,7 +20,7 @@ from rich.text import Text
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action
 from headgate.core.quantities import show_seconds
-from headgate.ports import JobRecord, RoundRecord
+from headgate.ports import JobPhase, JobRecord, RoundRecord
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BAR_CELLS = 8
@@ -29,6 +29,7 @@ SHOWN_ACTIONS = 5
 PHASES: Mapping[str, str] = {"not converged": "converging"}
 """Words that read better in a headline."""
 STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "dim"}
+STARTING = JobPhase.STARTING.value
 STATES: Mapping[bool | None, str] = {True: "met", False: "missed", None: "measuring"}
 """Whether a job that runs meets its intent."""
 
@@ -51,7 +52,7 @@ class Row:
     lanes: int
     pace_s: float | None
     note: str = ""
-    """What is said instead of whether it meets its intent."""
+    """Text that replaces the state of the intent."""
     age_s: float | None = None
     """Age of the reading that the row was measured on; None if it is not known."""
     lag_unknown: bool = False
@@ -60,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Something that was done: when, to whom, and why, each in words."""
+    """An action in words: time, job and cause."""
 
     at: str
     who: str
@@ -210,12 +211,12 @@ def jobs_table(rows: Sequence[Row], room: int | None = None) -> list[RenderableT
     """The jobs, those that miss their intents first; what does not fit into `room` lines is counted below."""
     ordered = sorted(rows, key=lambda row: row.met is not False)
     fits = len(ordered) if room is None or len(ordered) <= room else room - 1
-    return [_Fitting([_drawn(ordered[:fits], layout) for layout in LAYOUTS]), *_rest(ordered[fits:])]
+    return [_Fitting([_draw(ordered[:fits], layout) for layout in LAYOUTS]), *_rest(ordered[fits:])]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How much room a table of jobs takes."""
+    """The width of a table of jobs."""
 
     gap: int
     """Spaces between two columns."""
@@ -243,7 +244,7 @@ class _Fitting:
         yield next(fits, self.tables[-1])
 
 
-def _drawn(rows: Sequence[Row], layout: _Layout) -> Table:
+def _draw(rows: Sequence[Row], layout: _Layout) -> Table:
     drawn = Table(box=None, header_style="dim", padding=(0, layout.gap - 1, 0, 1))
     columns = _columns(rows)
     for name in columns:
@@ -255,7 +256,7 @@ def _drawn(rows: Sequence[Row], layout: _Layout) -> Table:
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    """Without those that no row has anything for."""
+    """Columns for which at least one row has a value."""
     paced = any(row.pace_s is not None for row in rows)
     aged = any(row.age_s is not None for row in rows)
     ends = [*(["every"] if paced else []), *(["read"] if aged else []), "state"]
@@ -270,12 +271,12 @@ def _rest(rows: Sequence[Row]) -> list[Text]:
     if not rows:
         return []
     missing = sum(row.met is False for row in rows)
-    told = f"{missing} of them miss their intents" if missing else "none of them misses its intent"
-    return [Text(f" and {len(rows)} more job{'s' if len(rows) > 1 else ''}; {told}", "dim")]
+    summary = f"{missing} of them miss their intents" if missing else "none of them misses its intent"
+    return [Text(f" and {len(rows)} more job{'s' if len(rows) > 1 else ''}; {summary}", "dim")]
 
 
 def _cells(row: Row, layout: _Layout) -> dict[str, Text]:
-    """By column."""
+    """Cells of a row, by column."""
     latency = Text("-" if row.latency_s is None else show_seconds(row.latency_s, 2))
     if row.latency_missed:
         latency.append(" ↑").stylize("red")
@@ -346,7 +347,7 @@ def since_start(at_s: float) -> str:
 
 @dataclass(slots=True)
 class Screen:
-    """Shows round after round: the live table on a terminal, else a line per action and now and then one about the cluster.
+    """Shows each round: the live table on a terminal, else a line per action and regular lines about the cluster.
 
     `with Screen(console) as screen: screen.show(view, phase, action)`
     """
@@ -373,7 +374,7 @@ class Screen:
             self._live.stop()
 
     def show(self, view: View, phase: str, action: Action | None, draw: bool = True) -> None:
-        """Take in one round; `draw` says whether it is worth a new picture."""
+        """Add one round, and redraw the table if `draw`."""
         cluster = cluster_of_view(view)
         self._history.append(satisfaction(view))
         if action is not None:
@@ -384,7 +385,7 @@ class Screen:
             self._live.update(self._picture(view, phase), refresh=True)
 
     def _picture(self, view: View, phase: str) -> RenderableType:
-        recent = thinned(self._history, SPARK_CELLS)
+        recent = thin_out(self._history, SPARK_CELLS)
         return table(view, phase, recent, list(self._actions), self.console.height - 1, self.clock(view.at_s))
 
     def _write_lines(self, view: View, cluster: Headline, phase: str, action: Action | None) -> None:
@@ -399,26 +400,30 @@ class Screen:
         return intents_met([job.met for job in view.jobs.values()], len(view.jobs))
 
     def _status_line(self, view: View, cluster: Headline, phase: str) -> str:
-        told = self._jobs_line(view)
+        summary = self._jobs_line(view)
         total = f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"
-        return f"{self.clock(view.at_s)}  {total}, {told}, {PHASES.get(phase, phase)}"
+        return f"{self.clock(view.at_s)}  {total}, {summary}, {PHASES.get(phase, phase)}"
 
 
 def intents_met(verdicts: Sequence[bool | None], jobs: int, others: Mapping[str, int] | None = None) -> str:
-    """How many jobs meet their intents, how many are being measured, and how many are in which other state.
+    """Number of jobs that have started, that meet their intents, that are being measured, and in each other state.
 
     >>> intents_met([True, None], 3, {"failed": 1, "stale": 0})
     '1 of 3 jobs meet their intents, 1 measuring, 1 failed'
+    >>> intents_met([True, None], 50, {"starting": 48})
+    '2 of 50 jobs started, 1 of 50 jobs meet their intents, 1 measuring'
     """
     states = {STATES[None]: sum(met is None for met in verdicts), **(others or {})}
+    starting = states.pop(STARTING, 0)
+    started = [f"{jobs - starting} of {jobs} jobs started"] if starting else []
     rest = [f"{count} {state}" for state, count in states.items() if count]
-    return ", ".join([f"{sum(met is True for met in verdicts)} of {jobs} jobs meet their intents", *rest])
+    return ", ".join([*started, f"{sum(met is True for met in verdicts)} of {jobs} jobs meet their intents", *rest])
 
 
-def thinned(values: Sequence[float], count: int) -> list[float]:
+def thin_out(values: Sequence[float], count: int) -> list[float]:
     """At most `count` of the values, evenly spread, the last one among them.
 
-    >>> thinned(range(10), 4)
+    >>> thin_out(range(10), 4)
     [0, 3, 6, 9]
     """
     if len(values) <= count:
@@ -428,5 +433,5 @@ def thinned(values: Sequence[float], count: int) -> list[float]:
 
 
 def advice_lines(advice: Iterable[str]) -> list[Text]:
-    """What a person may want to do."""
+    """Advice as lines of text."""
     return [Text(f"advice: {text}", "yellow") for text in advice]

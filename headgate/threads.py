@@ -1,4 +1,4 @@
-"""Threads that must not end before they are closed: one that does is reported and runs again."""
+"""Background threads that must not end by themselves: a thread that ends before it is closed is reported and restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE_S = 1.0
 
 
 class WatchedThread:
-    """Runs `work` on a thread of its own until `close`; work that ends before is reported and run again.
+    """Runs `work` on its own thread until `close`; work that ends early is reported and run again.
 
     `work` must return soon after `close` was called; until then it may be called any number of times, one after another.
     """
@@ -24,15 +24,15 @@ class WatchedThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def close(self, wait_s: float | None, wake: Callable[[], None] = lambda: None) -> None:
-        """Do not run the work again; `wake` makes it return, and None waits for it as long as it takes."""
+        """End the thread: `wake` makes the work return; `wait_s=None` waits without a limit."""
         self._closing.set()
         wake()
         if self._thread.is_alive():

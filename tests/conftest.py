@@ -27,7 +27,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")  # `make explore` asks for the other one
 
 ON_ONE_SPARK = (
-    ("epochs", "failures", "keyed", "lag", "tasks"),
+    ("carrying", "epochs", "failures", "keyed", "lag", "tasks"),
     (
         "adoption",
         "contract",

@@ -14,10 +14,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import types as T
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from headgate.spark import levers
-from headgate.spark.connections import KafkaPatience, Patience
-from headgate.spark.levers import Levers
-from headgate.spark.sources.kafka import KafkaReader, KafkaTopics, columns_of
+from headgate.spark.connections.patience import KafkaPatience, Patience
+from headgate.spark.sources import levers
+from headgate.spark.sources.kafka import KafkaTopics, columns_of
+from headgate.spark.sources.kafka_reader import KafkaReader
+from headgate.spark.sources.levers import Levers
 
 WITHIN_S = 60.0
 
@@ -53,6 +54,14 @@ def read_all(servers: str, topic: str, partitions: int = 4) -> list[Any]:
                 ended.add(message.partition() or 0)
     client.close()
     return sorted(rows, key=lambda message: (message.partition(), message.offset()))
+
+
+def committed(servers: str, topic: str, group: str, partitions: int) -> list[int | None]:
+    """The offsets that Kafka has for a consumer group, as a tool for lag sees them."""
+    client = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 2})
+    found = client.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=WITHIN_S)
+    client.close()
+    return [one.offset if one.offset >= 0 else None for one in found]
 
 
 class Epochs:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headgate.alerts import MOST_WAITING, Alerts, Webhook, WebhookFormat, check_webhook
+from headgate.core.alerts import Alert
 from headgate.errors import InputError
 
 
@@ -48,7 +49,7 @@ def hook() -> Iterator[HTTPServer]:
 def test_alert_is_logged_and_posted(hook: HTTPServer) -> None:
     lines: list[str] = []
     alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook(f"http://127.0.0.1:{hook.server_port}/alerts"))
-    alerts(12.5, "words: there is not enough input")
+    alerts(12.5, Alert("words: there is not enough input"))
     alerts.close()
     assert lines == ["alert: words: there is not enough input"]
     assert Hook.posted == [{"at_s": 12.5, "text": "words: there is not enough input"}]
@@ -58,7 +59,7 @@ def test_alert_about_a_job_names_it_in_the_log_and_in_what_is_posted(hook: HTTPS
     lines: list[tuple[str, str]] = []
     address = Webhook(f"http://127.0.0.1:{hook.server_port}/alerts")
     alerts = Alerts(lambda at_s, job, text: lines.append((job, text)), address)
-    alerts(12.5, "there is not enough input", "words")
+    alerts(12.5, Alert("there is not enough input", job="words"))
     alerts.close()
     assert lines == [("words", "alert: there is not enough input")]
     assert Hook.posted == [{"at_s": 12.5, "text": "words: there is not enough input"}]
@@ -67,7 +68,7 @@ def test_alert_about_a_job_names_it_in_the_log_and_in_what_is_posted(hook: HTTPS
 def test_slack_is_sent_a_message(hook: HTTPServer) -> None:
     address = Webhook(f"http://127.0.0.1:{hook.server_port}/alerts", WebhookFormat.SLACK)
     alerts = Alerts(lambda at_s, job, text: None, address)
-    alerts(12.5, "rows < 5 & falling", "words")
+    alerts(12.5, Alert("rows < 5 & falling", job="words"))
     alerts.close()
     assert Hook.posted == [{"text": "Headgate: words: rows &lt; 5 &amp; falling"}]
 
@@ -75,8 +76,8 @@ def test_slack_is_sent_a_message(hook: HTTPServer) -> None:
 def test_alertmanager_is_sent_alerts_that_it_can_tell_apart(hook: HTTPServer) -> None:
     address = Webhook(f"http://127.0.0.1:{hook.server_port}/alerts", WebhookFormat.ALERTMANAGER)
     alerts = Alerts(lambda at_s, job, text: None, address)
-    alerts(0.0, "there is not enough input", "words")
-    alerts(0.0, "there is no host")
+    alerts(0.0, Alert("there is not enough input", job="words"))
+    alerts(0.0, Alert("there is no host"))
     alerts.close()
     first, second = (posted[0] for posted in Hook.posted)
     assert first["annotations"] == {"summary": "words: there is not enough input"}
@@ -88,8 +89,8 @@ def test_alertmanager_is_sent_alerts_that_it_can_tell_apart(hook: HTTPServer) ->
 def test_webhook_that_does_not_answer_is_told_and_holds_up_nobody() -> None:
     lines: list[str] = []
     alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook("http://127.0.0.1:9/closed"))
-    alerts(1.0, "first")
-    alerts(2.0, "second")
+    alerts(1.0, Alert("first"))
+    alerts(2.0, Alert("second"))
     alerts.close()
     assert lines.count("alert: first") == lines.count("alert: second") == 1
     assert sum(line.startswith("the webhook did not take an alert") for line in lines) == 2
@@ -102,8 +103,8 @@ def test_thread_survives_a_webhook_that_speaks_no_http() -> None:
         alerts = Alerts(
             lambda at_s, job, text: lines.append(text), Webhook(f"http://127.0.0.1:{server.getsockname()[1]}/x")
         )
-        alerts(1.0, "first")
-        alerts(2.0, "second")
+        alerts(1.0, Alert("first"))
+        alerts(2.0, Alert("second"))
         alerts.close()
     assert not alerts._thread.is_alive()
     assert sum(line.startswith("the webhook did not take an alert: BadStatusLine") for line in lines) == 2
@@ -121,10 +122,10 @@ def test_oldest_alerts_are_dropped_and_counted_while_the_webhook_hangs(hook: HTT
     lines: list[str] = []
     Hook.gate.clear()
     alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook(f"http://127.0.0.1:{hook.server_port}/alerts"))
-    alerts(0.0, "in flight")
+    alerts(0.0, Alert("in flight"))
     assert Hook.entered.wait(10)
     for number in range(MOST_WAITING + 5):
-        alerts(float(number), f"alert {number}")
+        alerts(float(number), Alert(f"alert {number}"))
     Hook.gate.set()
     alerts.close()
     posted = [one["text"] for one in Hook.posted]
@@ -137,8 +138,8 @@ def test_log_that_is_full_stops_neither_caller_nor_thread(hook: HTTPServer) -> N
         raise OSError(28, "No space left on device")
 
     alerts = Alerts(full, Webhook(f"http://127.0.0.1:{hook.server_port}/alerts"))
-    alerts(1.0, "first")
-    alerts(2.0, "second")
+    alerts(1.0, Alert("first"))
+    alerts(2.0, Alert("second"))
     alerts.close()
     assert [one["text"] for one in Hook.posted] == ["first", "second"]
 
@@ -146,7 +147,7 @@ def test_log_that_is_full_stops_neither_caller_nor_thread(hook: HTTPServer) -> N
 def test_without_a_webhook_there_is_the_log() -> None:
     lines: list[str] = []
     alerts = Alerts(lambda at_s, job, text: lines.append(text))
-    alerts(1.0, "only here")
+    alerts(1.0, Alert("only here"))
     alerts.close()
     assert lines == ["alert: only here"]
 

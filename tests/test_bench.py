@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
 import psutil
 import pytest
 
-from headgate.bench import Result, health, ratio, record, repeated
+from headgate.bench import ALONE_MIN, NAMES, PLANNED_MIN, Result, health, ratio, record, repeated
 from headgate.cli import run_command
 from headgate.core.model import OUTSIDE, Action, ActionKind, Cause, JobAllocation, JobReading, OperatorReading
 from headgate.health.records import DiagnosisKind
 from headgate.health.resolving import ResolverName
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 
 BEGUN = datetime(2026, 11, 16, 9, 5)
 
@@ -39,6 +40,23 @@ def test_figure_of_several_measurements_is_their_median_with_their_spread():
 
 def test_ratio_to_nothing_is_not_known():
     assert (ratio(6.0, 2.0), ratio(6.0, 0.0)) == (3.0, None)
+
+
+# -- the plan
+
+
+def test_every_benchmark_is_planned_to_take_at_most_five_minutes_and_all_less_than_an_hour():
+    assert all(0 < minutes <= 5 for minutes in (*PLANNED_MIN.values(), *ALONE_MIN.values()))
+    assert sum(PLANNED_MIN.values()) <= 58
+    modules = [name.replace("-", "_") for name in NAMES]
+    assert all(callable(import_module(f"headgate.bench.{module}").measure) for module in modules)
+
+
+def test_planned_and_real_time_of_a_benchmark_are_recorded(monkeypatch):
+    monkeypatch.setattr(record, "_apart", lambda name, full: result(name, 3.0))
+    short, full = (next(record.all_measured(form, ("state",))) for form in (False, True))
+    assert (short["planned_s"], full["planned_s"]) == (60 * PLANNED_MIN["state"], None)
+    assert short["took_s"] < 5
 
 
 # -- the file

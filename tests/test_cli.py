@@ -18,10 +18,11 @@ import pytest
 import headgate
 from headgate.bench import NAMES
 from headgate.cli import run_command
-from headgate.core.model import Outcome
+from headgate.config.settings import describe, reference
+from headgate.core.hosts import HostType
+from headgate.core.model import Action, ActionKind, Cause, Outcome
 from headgate.journal import MemoryJournal, SqliteJournal
-from headgate.settings import describe, reference
-from headgate.sim.report import run_summary
+from headgate.sim.reports.report import run_summary
 from headgate.sim.run import run
 from headgate.sim.scenario import load_scenario
 from headgate.sim.simulate import run_on
@@ -224,7 +225,7 @@ def test_seeds_show_the_spread_of_the_sweep(said, scenario):
 
 def test_bar_that_does_not_hold_is_told_by_the_exit_code_only_when_strict(monkeypatch, scenario, capsys):
     from headgate.sim import simulate
-    from headgate.sim.bars import Bar
+    from headgate.sim.reports.bars import Bar
 
     monkeypatch.setattr(simulate, "bars", lambda *_: [Bar(name="impossible", value=1.0, op=">=", bar=2.0)])
     arguments = ["simulate", str(scenario), "--policy", "static", "--hours", "0.1"]
@@ -351,6 +352,17 @@ def test_reader_that_leaves_early_is_no_error():
 # -- the journal
 
 
+def test_journal_explains_why_a_host_was_leased(said, tmp_path):
+    kind = HostType("local", cores=2, memory_mb=1024, price=1.5, btu_s=600)
+    lease = Action(
+        ActionKind.LEASE, "T1", {}, Cause("T1 needs 3.2 slots, 2 are there"), host="leased-2", host_type=kind
+    )
+    with SqliteJournal(tmp_path / "run.sqlite") as journal:
+        journal.outcome(journal.intend(10, lease), Outcome(True))
+    told = said("explain", "leased-2", "--journal", tmp_path / "run.sqlite")
+    assert told == "0:00:10  for T1: T1 needs 3.2 slots, 2 are there: leased leased-2 for 1.5 per 10 min\n"
+
+
 def test_journal_explains_each_job(said, refused, scenario, tmp_path):
     journal = tmp_path / "new" / "j.sqlite"
     said("simulate", scenario, "--journal", journal)
@@ -358,7 +370,9 @@ def test_journal_explains_each_job(said, refused, scenario, tmp_path):
     assert told.startswith("0:03:20  missed its intent from the start")
     assert "look-up was the bottleneck" in told
     assert {"at_s", "text", "facts"} == set(last_line(said("explain", "T3", "--journal", journal, "--json"))[0])
-    assert 'there is no job "T33" in the journal. Did you mean' in refused("explain", "T33", "--journal", journal)
+    assert 'there is no job or leased host "T33" in the journal. Did you mean' in refused(
+        "explain", "T33", "--journal", journal
+    )
 
 
 def test_status_is_the_last_round(said, scenario, tmp_path):

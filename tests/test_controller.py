@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.config import Settings
+from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome
@@ -17,7 +18,6 @@ from headgate.loads import Steady, Steps
 from headgate.ports import Journal
 from headgate.scheduler.memory import Decision, SearchPhase
 from headgate.scheduler.policies import Headgate, policy_named
-from headgate.settings import settings_from
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
@@ -129,7 +129,7 @@ def test_action_is_written_down_before_it_is_carried_out(journal: Journal) -> No
 def test_judged_action_gets_its_effect(journal: Journal) -> None:
     controlled = controller(cluster(), journal)
     until_action(controlled)
-    while not turn(controlled)[0].verdict:
+    while not turn(controlled)[0].verdicts:
         pass
     first = journal.actions()[0]
     assert first.effect is not None
@@ -345,7 +345,7 @@ def test_action_that_was_carried_out_on_return_settles_before_it_is_judged(journ
     again = controller(engine, journal)
     again.resume(again.engine.observe().at_s)
     back_s = engine.now_s()
-    while turn(again)[0].verdict is None:
+    while not turn(again)[0].verdicts:
         pass
     assert engine.now_s() - back_s >= SETTINGS.settle_min_s
 

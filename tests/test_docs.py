@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from headgate.config.settings import describe
 from headgate.scheduler.rules import TRANSITIONS
-from headgate.settings import describe
 from headgate.sim.run import run
 from headgate.sim.scenario import built_in, load_scenario, read_scenario
+from headgate.spark import sinks, sources
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -102,3 +103,39 @@ def test_scenario_in_the_guide_runs(tmp_path):
 def test_every_built_in_scenario_names_what_it_shows(name):
     scenario = load_scenario(name)
     assert scenario.title and scenario.figure
+
+
+TABLED = ("core", "hosts", "scheduler", "server", "spark")
+
+
+def named_modules() -> set[str]:
+    """The modules that the tables of docs/architecture.md name; a name without a folder belongs to the folder before it."""
+    base, folder, tabled, named = "", "", False, set()
+    for line in (ROOT / "docs/architecture.md").read_text().splitlines():
+        cell = line.split("|")[1] if line.startswith("|") else ""
+        if head := re.fullmatch(r" (?:file|(?:file of|in) `(\w+/)`) ", cell):
+            base, folder, tabled = head[1] or "", "", True
+        tabled = tabled and line.startswith("|")
+        if heading := re.match(r" \*\*`(\w+/)`\*\*", cell):
+            folder = heading[1]
+        inside = folder
+        for place, name in re.findall(r"`([\w/]*/)?(\w+\.py)`", cell):
+            inside = place or inside
+            named |= {f"{base}{inside}{name}"} if tabled else set()
+    return named
+
+
+@pytest.mark.parametrize("package", TABLED)
+def test_architecture_names_every_module(package):
+    modules = {str(path.relative_to(ROOT / "headgate")) for path in (ROOT / "headgate" / package).rglob("*.py")}
+    assert {name for name in modules if not name.endswith("__init__.py")} - named_modules() == set()
+
+
+def test_architecture_names_no_module_that_is_gone():
+    assert [name for name in sorted(named_modules()) if not (ROOT / "headgate" / name).exists()] == []
+
+
+def test_guide_to_jobs_names_every_source_and_sink():
+    text = (ROOT / "docs/jobs.md").read_text()
+    assert [name for name in sources.__all__ if not re.search(rf"`(?:sources\.)?{name}\b", text)] == []
+    assert [name for name in sinks.__all__ if f"`sinks.{name}" not in text] == []

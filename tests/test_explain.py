@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from headgate.core.alerts import Alert, AlertKind
 from headgate.core.hosts import HostType
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome, Snapshot
 from headgate.errors import InputError
@@ -39,7 +40,7 @@ GIVE = Action(
 
 
 def write(
-    journal: MemoryJournal, at_s: float, job: JobRecord, action: Action | None = None, advice: tuple[str, ...] = ()
+    journal: MemoryJournal, at_s: float, job: JobRecord, action: Action | None = None, advice: tuple[Alert, ...] = ()
 ) -> int:
     summary = RoundRecord(at_s, "not converged", 311.0, 410.0, {"page-load": job, "topk": OTHER}, "", advice)
     return journal.record(summary, Snapshot(at_s, {}, {}, ()), b"{}", action) or 0
@@ -255,37 +256,49 @@ def test_tells_actions_of_rounds_that_were_deleted() -> None:
 def test_tells_advice_about_the_job_once_a_day() -> None:
     journal = MemoryJournal()
     for at_s, minutes in ((0, 60), (10, 59), (20, 58)):
-        write(journal, at_s, MET, advice=(f"page-load is skipped for another {minutes} min", "page-load-2 is hungry"))
+        skipped = Alert(f"skipped for another {minutes} min", job="page-load")
+        write(journal, at_s, MET, advice=(skipped, Alert("gained too little", job="page-load-2"), Alert("add hosts")))
     write(journal, 30, MET)
     for at_s in (40, 86_390, 86_400, 86_410):
-        write(journal, at_s, MET, advice=("page-load is skipped for another 50 min",))
+        write(journal, at_s, MET, advice=(Alert("skipped for another 50 min", job="page-load"),))
     assert told(journal) == [
-        "0:00:00  page-load is skipped for another 60 min",
-        "24:00:00  page-load is skipped for another 50 min",
+        "0:00:00  page-load: skipped for another 60 min",
+        "24:00:00  page-load: skipped for another 50 min",
     ]
 
 
 def test_advice_with_other_figures_is_the_same_advice() -> None:
     journal = MemoryJournal()
     for at_s, rest in ((0, "utility 0.5 of 90"), (10, "utility 9.99e-05 of 90"), (20, "utility less than 0.01 of 90")):
-        write(journal, at_s, MET, advice=(f"page-load is hungry: {at_s} reconfigurations; {rest}",))
-    assert told(journal) == ["0:00:00  page-load is hungry: 0 reconfigurations; utility 0.5 of 90"]
+        text = f"{at_s} reconfigurations; {rest}"
+        write(journal, at_s, MET, advice=(Alert(text, job="page-load", kind=AlertKind.LITTLE_GAIN),))
+    assert told(journal) == ["0:00:00  page-load: 0 reconfigurations; utility 0.5 of 90"]
+
+
+def test_advice_about_two_operators_of_a_job_is_told_twice() -> None:
+    journal, kind = MemoryJournal(), AlertKind.HOT_SLICE
+    write(journal, 0, MET, advice=tuple(Alert("one slice is hot", name, "page-load", kind) for name in ("join", "sum")))
+    assert told(journal) == ["0:00:00  page-load: one slice is hot"] * 2
 
 
 def test_says_why_a_loss_was_kept() -> None:
     journal = acted(GIVE, Outcome(True))
     write(journal, 60, MET)
-    journal.effect(1, Effect(60, 311.0, 290.0, 13.1, 90.0, "kept, though it cost topk the intent"))
-    assert told(journal)[-1].endswith("total 311 -> 290. Kept, though it cost topk the intent.")
+    journal.effect(1, Effect(60, 311.0, 290.0, 13.1, 90.0, "kept, although it made topk miss the intent"))
+    assert told(journal)[-1].endswith("total 311 -> 290. Kept, although it made topk miss the intent.")
 
 
 def test_suggests_the_job_that_was_meant() -> None:
-    with pytest.raises(InputError, match=r'^there is no job "page-laod" in the journal\. Did you mean "page-load"\?$'):
+    with pytest.raises(
+        InputError, match=r'^there is no job or leased host "page-laod" in the journal\. Did you mean "page-load"\?$'
+    ):
         story(of(MET), "page-laod")
 
 
 def test_lists_the_jobs_if_none_is_close() -> None:
-    with pytest.raises(InputError, match=r'^there is no job "x" in the journal\. It knows page-load, topk\.$'):
+    with pytest.raises(
+        InputError, match=r'^there is no job or leased host "x" in the journal\. The journal has page-load, topk\.$'
+    ):
         story(of(MET), "x")
 
 
@@ -329,6 +342,13 @@ def test_story_of_a_job_has_the_hosts_that_were_leased_for_it(hosted: MemoryJour
     assert not any("leased-2" in line for line in told(hosted, "topk"))
 
 
+def test_host_that_was_not_leased_is_refused_with_the_hosts_that_were(hosted: MemoryJournal) -> None:
+    with pytest.raises(InputError, match=r"The journal has leased-2, page-load, topk\.$"):
+        story(hosted, "zzz")
+    with pytest.raises(InputError, match=r'Did you mean "leased-2"\?$'):
+        story(hosted, "leased-3")
+
+
 def test_lease_has_its_figures_and_says_if_it_was_refused(hosted: MemoryJournal) -> None:
     (facts,) = [line.facts for line in story(hosted, "leased-2") if line.facts.get("kind") == "lease"]
     assert facts == {
@@ -349,3 +369,14 @@ def test_lag_that_stays_unknown_is_told_once_and_again_when_it_is_known():
         "0:01:50  lag is known again (juice 1)",
     ]
     assert not [line for line in told(of(*[unknown] * 3, *[MET] * 3)) if "lag" in line]
+
+
+@pytest.mark.parametrize(
+    ("before", "share", "done"),
+    [(None, 4, "raised its share to 4"), (4, None, "returned its share to the declared share")],
+)
+def test_tells_a_share_that_was_raised_and_returned(before: int | None, share: int | None, done: str) -> None:
+    change = JobAllocation({"parse": 1, "join": 2}, 0.0, share=share)
+    action = Action(ActionKind.RECONFIGURE, "page-load", {"page-load": change}, Cause("slots are short"))
+    had = dataclasses.replace(MET, raised_share=before)
+    assert told(acted(action, Outcome(True), had)) == [f"0:00:10  slots are short: {done}"]

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from headgate import clock, files
-from headgate.spark import levers
-from headgate.spark.levers import Levers
+from headgate.spark.sources import levers
+from headgate.spark.sources.levers import Levers
 
 
 def test_threads_that_replace_one_file_at_once_never_fail_and_leave_nothing_beside_it(tmp_path: Path) -> None:

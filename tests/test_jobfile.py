@@ -13,7 +13,7 @@ from headgate.core.intents import Intent
 from headgate.core.model import JobAllocation
 from headgate.errors import JobFileError
 from headgate.jobfile import JobRequest, read, request_from
-from headgate.spark.loading import load, wants_spark
+from headgate.spark.jobs.loading import load, wants_spark
 
 JOB = """
 from headgate import Intent, Topology
@@ -264,7 +264,7 @@ def test_file_that_went_away_is_one_sentence(orders):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("[settings]", "[setings]", 'there is no field "setings"; allowed are settings, job, user_policies, alerts.'),
+        ("[settings]", "[setings]", 'there is no field "setings"; allowed are settings, job, user_policies, alerts, tenant.'),
         ("[settings]", "[settings", "is not valid TOML"),
         ("tenant =", "tennant =", 'job number 1: there is no field "tennant"'),
         ('file = "orders.py"\nname', 'fiel = "orders.py"\nname', 'job "orders-again": there is no field "fiel"'),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import JobFileError
 from headgate.jobfile import JobRequest
-from headgate.spark.loading import imported, load
+from headgate.spark.jobs.loading import imported, load
 from tests.examples import examples
 
 FILE = Path(__file__).parents[1] / "examples" / "manufacturing.py"

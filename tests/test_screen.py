@@ -24,7 +24,7 @@ from headgate.screen import (
     since_start,
     sparkline,
     table,
-    thinned,
+    thin_out,
 )
 
 GRAPH = Graph.of(Operator("parse"), Operator("look-up", ("parse",)))
@@ -176,8 +176,8 @@ def test_sparkline_clips_and_keeps_the_newest(history, expected):
 
 
 def test_thinned_keeps_both_ends():
-    assert thinned(range(1000), 4) == [0, 333, 666, 999]
-    assert thinned([1.0], 4) == [1.0]
+    assert thin_out(range(1000), 4) == [0, 333, 666, 999]
+    assert thin_out([1.0], 4) == [1.0]
 
 
 def test_advice_begins_at_the_margin():

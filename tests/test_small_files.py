@@ -21,22 +21,24 @@ from headgate.server.dead_letters import DeadLetters
 from headgate.server.home import Address, Home
 from headgate.server.registry import Registered, Registry
 from headgate.server.removed import RemovedJobs
-from headgate.spark import levers, progress
-from headgate.spark.pool import LocalPool
+from headgate.server.tenants import Tenant, Tenants
+from headgate.spark.epochs.timeline import Timeline
+from headgate.spark.hosts.pool import LocalPool
+from headgate.spark.measuring import progress
 from headgate.spark.sinks.files import claimed
-from headgate.spark.sources import kafka_offsets, ticks
+from headgate.spark.sinks.writing import JobStart, Writing, begin_start
+from headgate.spark.sources import kafka_offsets, levers, ticks
 from headgate.spark.sources.delta import BEGUN as DELTA_BEGUN
 from headgate.spark.sources.delta import PLANNED as DELTA_PLANNED
 from headgate.spark.sources.delta import Begun, DeltaPosition, begun_in, planned_in
-from headgate.spark.sources.kafka import BEGUN as KAFKA_BEGUN
-from headgate.spark.sources.kafka import PLANNED as KAFKA_PLANNED
-from headgate.spark.sources.kafka import marks_in as kafka_marks_in
-from headgate.spark.sources.kafka import remember as remember_kafka
+from headgate.spark.sources.kafka_reader import BEGUN as KAFKA_BEGUN
+from headgate.spark.sources.kafka_reader import PLANNED as KAFKA_PLANNED
+from headgate.spark.sources.kafka_reader import marks_in as kafka_marks_in
+from headgate.spark.sources.kafka_reader import remember as remember_kafka
 from headgate.spark.sources.load import BEGAN, began_s
 from headgate.spark.sources.redis import BEGUN, PLANNED, late_losses, marks_in, remember, remember_late_loss
 from headgate.spark.sources.redis_entries import EntryRange, StreamPosition
-from headgate.spark.timeline import Timeline
-from headgate.spark.writing import JobStart, Writing, begin_start
+from headgate.state import durable
 from headgate.state.checkpoint import Checkpoint, schema_in
 from headgate.state.hosting import PLACEMENT, read_placement
 from headgate.state.inspect import OPENS, Opens, place_of, read_opens
@@ -47,7 +49,7 @@ from tests.state.builders import counting
 KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=60)
 NAME = "ördérs"
 """Not ASCII, so that a cut or an overwritten byte can hit the middle of a letter."""
-REGISTERED = Registered(JobRequest(f"{NAME}.py"), live=True)
+REGISTERED = Registered(JobRequest(f"{NAME}.py", NAME), live=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def address(home: Path) -> None:
 
 def removed(home: Path) -> None:
     jobs = RemovedJobs(home, 24.0)
-    jobs.move(NAME, jobs.begin(NAME, REGISTERED, 1e9))
+    jobs.move(NAME, jobs.begin(REGISTERED, 1e9))
 
 
 def look_at_removed(home: Path) -> None:
@@ -146,6 +148,11 @@ SMALL = {
         "changes.jsonl",
         lambda home: Changes(home, 10).add(Change(2e9, NAME, "dashboard", NAME, "resume")),
     ),
+    "tenants": Small(
+        lambda home: Tenants(home, lambda: 1e9).put(Tenant(NAME)),
+        "tenants.json",
+        lambda home: Tenants(home, lambda: 1e9).put(Tenant("other")),
+    ),
     "address": Small(address, "server.json", lambda home: Client(Home(home)).status()),
     "token": Small(address, "token", lambda home: Client(Home(home)).status()),
     "removed": Small(removed, "removed/*/job.json", look_at_removed),
@@ -187,6 +194,7 @@ SMALL = {
     "began": Small(began_s, BEGAN, began_s),
     "operator": Small(keyed, "operator.json", go_on_keyed),
     "opens": Small(opened, "keyed/count/opens.json", lambda home: read_opens(home, "count")),
+    "durable": Small(lambda home: durable.open_durable(home, str(home / "there")), durable.FILE, durable.durable_of),
     "placement": Small(placed, PLACEMENT, lambda home: read_placement(Location.of(home))),
     "sink": Small(lambda home: claimed(home, WRITING, 0), "_headgate.json", lambda home: claimed(home, WRITING, 1)),
 }
@@ -233,17 +241,21 @@ def test_every_module_that_replaces_files_is_known_here() -> None:
     replaces = re.compile(r"\b(files|disk)\.replace\(")
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if replaces.search(path.read_text())}
     modules = {
-        "server": ("changes", "dead_letters", "home", "registry", "removed"),
-        "spark": ("keyed_hosts", "levers", "pool", "progress", "timeline", "writing"),
+        "server": ("changes", "dead_letters", "home", "registry", "removed", "tenants"),
+        "spark/epochs": ("timeline",),
+        "spark/hosts": ("machines", "pool"),
+        "spark/keyed": ("hosts",),
+        "spark/measuring": ("progress",),
         "spark/sinks": ("files",),
-        "spark/sources": ("delta", "kafka", "load", "redis", "ticks"),
-        "state": ("location",),
+        "spark/sources": ("delta", "kafka_reader", "levers", "load", "redis", "ticks"),
+        "state": ("durable", "location"),
     }
-    written_at_each_start = {"spark/nursery.py", "spark/session.py"}
+    written_at_each_start = {"spark/processes/nursery.py", "spark/session.py"}
     for_people = {
-        "spark/lanes.py",
+        "spark/epochs/lanes.py",
         "spark/adoption/adopt.py",
         "spark/adoption/checkpoint.py",
+        "bench/kafka_writer.py",
         "bench/record.py",
         "bench/tables/writer.py",
     }

@@ -232,7 +232,7 @@ def test_tells_that_nobody_reads_from_an_operator() -> None:
         job.transform("large", same, rows)
         job.sink("out", write, rows)
 
-    assert 'nobody reads from operator "large"' in whole(build)
+    assert 'no operator reads from operator "large"' in whole(build)
 
 
 def test_tells_that_a_sink_puts_out_nothing() -> None:

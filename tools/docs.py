@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from headgate.config import Settings
+from headgate.config.settings import reference
 from headgate.scheduler.rules import transition_table
 from headgate.server import metrics
-from headgate.settings import reference
 from headgate.sim import constants
 
 ROOT = Path(__file__).parent.parent

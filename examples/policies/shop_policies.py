@@ -14,15 +14,24 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from headgate.health.policies import HealthPolicy, Provision
-from headgate.health.records import Alert, Diagnosis, DiagnosisKind, Measurement, Measurements, Patient, Remedy, Symptom
+from headgate.health.records import (
+    Alert,
+    Diagnosis,
+    DiagnosisKind,
+    Measurement,
+    Measurements,
+    ObservedJob,
+    Remedy,
+    Symptom,
+)
 from headgate.health.resolving import ScaleDown, lanes_changed
 
 
 class LagSensor:
     """For how many seconds' worth of input rows wait."""
 
-    def measure(self, patient: Patient) -> Iterable[Measurement]:
-        span = patient.span
+    def measure(self, observed: ObservedJob) -> Iterable[Measurement]:
+        span = observed.span
         if span is not None and span.last.reading.backlog is not None and span.arrival_rows_s() > 0:
             yield Measurement("lag", span.last.reading.backlog / span.arrival_rows_s())
 
@@ -30,10 +39,10 @@ class LagSensor:
 class LagDetector:
     """More than a minute is too much."""
 
-    def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
+    def detect(self, measured: Measurements, observed: ObservedJob) -> Iterable[Symptom]:
         lag_s = measured.one("lag")
         if lag_s is not None and lag_s > 60:
-            source = patient.view.job.graph.sources[0]
+            source = observed.view.job.graph.sources[0]
             yield Symptom("lag", source, lag_s, f"rows wait for {lag_s:.0f} s", (), (Measurement("lag", lag_s),))
 
 
@@ -44,18 +53,20 @@ class Lag(HealthPolicy):
     sensors = (LagSensor(),)
     detectors = (LagDetector(),)
 
-    def alerts(self, symptoms: Sequence[Symptom], diagnoses: Sequence[Diagnosis], patient: Patient) -> Iterable[Alert]:
-        return [Alert(f"{patient.name}: {symptom.text}") for symptom in symptoms]
+    def alerts(
+        self, symptoms: Sequence[Symptom], diagnoses: Sequence[Diagnosis], observed: ObservedJob
+    ) -> Iterable[Alert]:
+        return [Alert(symptom.text, symptom.operator) for symptom in symptoms]
 
 
 class PairsStay(ScaleDown):
     """Takes spare lanes away, but leaves two wherever there were two."""
 
-    def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
-        remedy = super().resolve(diagnosis, measured, patient)
+    def resolve(self, diagnosis: Diagnosis, measured: Measurements, observed: ObservedJob) -> Remedy | Alert | None:
+        remedy = super().resolve(diagnosis, measured, observed)
         if not isinstance(remedy, Remedy):
             return remedy
-        now = patient.view.allocation
+        now = observed.view.allocation
         lanes = {name: max(left, min(2, now.lanes[name])) for name, left in remedy.allocation.lanes.items()}
         if lanes == now.lanes:
             return None

@@ -1,6 +1,6 @@
 """The slowest epoch with delta checkpoints against full synchronous ones, over growing state (ChronoStream, fig. 18).
 
-To be kind to the classic way, its epochs in between write nothing at all, while with deltas every single epoch is durable.
+To be kind to the classic way, it writes to disk only in every fourth epoch, while with deltas every single epoch is durable.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ import pyarrow as pa
 
 from headgate.bench import Figure, Result
 from headgate.bench.keyed import OneLane, room, some_keys, with_slices
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.state.aggregate import Aggregate
 from headgate.state.operators import KeyedOperator
 
 SIZES_MB = (64, 256, 1024)
 SLICES, ROWS = 16, 100_000
 EPOCHS, FULL_EVERY = 9, 4
-"""Epochs per style, and after how many the classic way writes everything."""
+"""Epochs per way, and after how many the classic way writes everything."""
 SENSORS = ("heat", "speed", "load", "noise")
 FLAT, FASTER = 3.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """Seconds of a style's epochs."""
+    """Seconds of the epochs of one way."""
 
     slowest_s: float
     mean_s: float
 
 
 def measure() -> Result:
-    """Mean and slowest epoch of both styles for each size of state."""
+    """Mean and slowest epoch of both ways for each size of state."""
     found = {size_mb: _both(size_mb) for size_mb in SIZES_MB}
     figures = [
-        Figure(f"{size_mb} MB of state, {style}: {what} epoch", 1000 * value, "ms")
-        for size_mb, styles in found.items()
-        for style, epochs in styles.items()
+        Figure(f"{size_mb} MB of state, {way}: {what} epoch", 1000 * value, "ms")
+        for size_mb, ways in found.items()
+        for way, epochs in ways.items()
         for what, value in (("mean", epochs.mean_s), ("slowest", epochs.slowest_s))
     ]
     smallest, largest = found[SIZES_MB[0]], found[SIZES_MB[-1]]
@@ -71,10 +71,10 @@ def _both(size_mb: int) -> dict[str, Epochs]:
         deltas = [lane.run(_rows(lane.epoch, keys)) for _ in range(EPOCHS)]
         _make_room(place)
         full = [
-            lane.run(_rows(lane.epoch, keys), "full" if turn % FULL_EVERY == FULL_EVERY - 1 else "none")
+            lane.run_without_disk(_rows(lane.epoch, keys), whole=turn % FULL_EVERY == FULL_EVERY - 1)
             for turn in range(EPOCHS)
         ]
-    return {style: Epochs(max(times), statistics.mean(times)) for style, times in (("delta", deltas), ("full", full))}
+    return {way: Epochs(max(times), statistics.mean(times)) for way, times in (("delta", deltas), ("full", full))}
 
 
 def _operator() -> KeyedOperator:

@@ -1,222 +1,336 @@
-"""A cluster on this machine to measure with: workers as processes, a keyed job with state put in place beforehand, and its outputs."""
+"""A cluster of machines that breaks: one is cut off for 40 s, one killed, one added, one slowed, under five jobs with state.
+
+A real `headgate run --master` on a Spark standalone cluster whose machines are namespaces of this one. Afterwards the output of every
+job is compared with its input.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
 
-import numpy as np
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.bench.keyed import some_keys
-from headgate.bench.workload import home, wait_for
-from headgate.config import SparkSettings, StateSettings
-from headgate.core.hosts import HostPhase, HostType
-from headgate.core.intents import Intent
-from headgate.core.model import Action, ActionKind, Cause
-from headgate.spark import session
-from headgate.spark.engine import SparkEngine
-from headgate.spark.keyed_hosts import Hosted
-from headgate.spark.pool import LocalPool, same_code
-from headgate.state.aggregate import Aggregate
-from headgate.state.checkpoint import Checkpoint
-from headgate.state.delta import words_array
-from headgate.state.hashing import slices_of
-from headgate.state.inspect import checkpoint_of
-from headgate.state.location import Location
-from headgate.state.operators import KeyedOperator
-from headgate.topology import Topology
+from headgate.bench import Figure, Result
+from headgate.bench.cluster_job import KEYS, OPERATOR
+from headgate.bench.machines import SparkMachines, spark_machines
+from headgate.bench.namespaces import refusal
+from headgate.errors import EngineError, HeadgateError, InputError
+from headgate.server.client import Client
+from headgate.server.home import Home
+from headgate.server.status import Status
+from headgate.sim.reports.bars import Bar
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-KIND = HostType("bench", cores=2, memory_mb=1024, price=1.0, btu_s=3600)
-SENSORS = ("heat", "speed", "load", "noise")
-MEASURES = {"n": "count"} | {f"{kind}_{name}": f"{kind}({name})" for name in SENSORS for kind in ("sum", "min", "max")}
-"""Statistics of four sensors per device."""
-SCHEMA = "device long, " + ", ".join(f"{name} double" for name in SENSORS)
-SLICES, ROWS = 48, 5_000
-AHEAD = 2
-"""Files that wait: the one that is read, and the next."""
-LIMITS = {**session.ON_THIS_MACHINE, "spark.executor.memory": "640m"}
-PATIENCE_S = 600.0
+MACHINES = 3
+CUT_S = 40.0
+SLOW_CORES = 0.15
+"""Of the slowed machine, for all its processes together."""
+EXCUSED_S = 20.0
+"""After the begin and the end of each fault, utility may be lower."""
+JOBS: Mapping[str, Mapping[str, object]] = {
+    "visits": {"worth": 30.0, "rate": 150.0},
+    "orders": {"worth": 20.0},
+    "clicks": {"worth": 10.0},
+    "ranks": {"worth": 10.0, "rate": 60.0, "events": True},
+    "carts": {"worth": 5.0, "rate": 40.0, "events": True},
+}
+SETTINGS = ("driver_memory_mb=640", "heartbeat_s=2")
+START_S, SETTLE_S, STOP_S, USED_S, LOOK_S = 300.0, 60.0, 90.0, 60.0, 1.0
+NEEDED_UTILITY = 0.95
 
 
-@dataclass
-class WorkerCluster:
-    """An engine on workers of its own."""
+@dataclass(frozen=True, slots=True)
+class ClusterForm:
+    """Seconds of each part."""
 
-    pool: LocalPool
-    engine: SparkEngine
-    place: Path
-
-    def leased(self, *names: str) -> None:
-        """Wait until these hosts run lanes."""
-        for name in names:
-            self.pool.lease(name, KIND)
-        wait_for(lambda: self.addresses(*names) <= set(self.slots()), PATIENCE_S)
-
-    def addresses(self, *names: str) -> set[str]:
-        """Spark's names for these hosts; none as long as one of them is not ready."""
-        hosts = self.pool.hosts()
-        ready = all(name in hosts and hosts[name].phase is HostPhase.READY for name in names)
-        return {lease.address for lease in self.pool._leases().values() if lease.name in names} if ready else {""}
-
-    def slots(self) -> dict[str, float]:
-        """By host."""
-        return dict(self.engine._hosts.cores())
-
-    def hosted(self, job: str) -> Hosted:
-        """The keyed operator of a job."""
-        wait_for(lambda: "count" in self.engine._jobs[job].hosted, PATIENCE_S)
-        return self.engine._jobs[job].hosted["count"]
-
-    def avoid(self, job: str, *hosts: str) -> None:
-        """Lanes and slices of a job leave these hosts, or may be there again if they are not named any more."""
-        changed = replace(self.engine._jobs[job].allocation, avoided=hosts)
-        self.engine.apply(Action(ActionKind.RECONFIGURE, job, {job: changed}, Cause("a benchmark")))
+    steady_s: float
+    after_cut_s: float
+    after_kill_s: float
+    after_add_s: float
+    slow_s: float
+    """From the slowing on: lanes have to leave meanwhile."""
 
 
-@contextmanager
-def cluster(
-    hosts: int, settings: StateSettings, wait_s: float = SparkSettings().place_wait_s
-) -> Iterator[WorkerCluster]:
-    """So many hosts named 0, 1, 2 and so on, and an engine on them; everything is gone afterwards. Tasks wait so long for their host."""
-    with home() as place:
-        pool = LocalPool(place / "pool")
+SHORT = ClusterForm(steady_s=10.0, after_cut_s=28.0, after_kill_s=25.0, after_add_s=5.0, slow_s=70.0)
+FULL = ClusterForm(steady_s=60.0, after_cut_s=100.0, after_kill_s=100.0, after_add_s=80.0, slow_s=200.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the service said at one moment."""
+
+    at_s: float
+    utility: float | None
+    """Share of the worth of all jobs; None while no job is judged."""
+    hosts: Mapping[str, frozenset[str]]
+    """Hosts of the lanes of each job with state."""
+    running: int
+    """Jobs that have finished an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFaults:
+    """What is wrong with the output of a job."""
+
+    rows: int
+    wrong_keys: int
+    doubled: int
+
+
+@dataclass(slots=True)
+class ClusterCourse:
+    """What happened."""
+
+    looks: list[Look] = field(default_factory=list)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    actions: dict[tuple[float, str | None, str], str] = field(default_factory=dict)
+    cut_s: tuple[float, float] = (0.0, 0.0)
+    used_s: float | None = None
+    """From the start of the new machine until lanes ran there."""
+    left_s: float | None = None
+    """From the slowing until no lane ran on the slow machine; None if some stayed."""
+    ended: bool = False
+    outputs: dict[str, OutputFaults] = field(default_factory=dict)
+
+    def fault(self, what: str) -> float:
+        """Note a fault, or its end."""
+        self.faults.append((time.time(), what))
+        print(f"{time.strftime('%H:%M:%S')}  {what}", file=sys.stderr, flush=True)
+        return self.faults[-1][0]
+
+    def calm(self) -> list[float]:
+        """Utility at the looks outside the time after a fault."""
+        return [
+            look.utility
+            for look in self.looks
+            if look.utility is not None and not any(0 <= look.at_s - at_s < EXCUSED_S for at_s, _ in self.faults)
+        ]
+
+    def during_cut(self) -> list[str]:
+        """Actions between the cut and its end."""
+        return [what for (at_s, _, _), what in self.actions.items() if self.cut_s[0] <= at_s <= self.cut_s[1]]
+
+
+# -- the service ---------------------------------------------------------------------------------------------------------------
+
+
+class ClusterService:
+    """`headgate run --master` as a process."""
+
+    def __init__(self, place: Path, shared: Path, machines: SparkMachines) -> None:
+        self.out, home = shared / "out", shared / "home"
+        self._client = Client(Home(home))
+        (place / "conf").mkdir()
+        defaults = "".join(f"{key} {value}\n" for key, value in machines.application().items())
+        (place / "conf/spark-defaults.conf").write_text(defaults)
+        (place / "jobs.toml").write_text("".join(cluster_tables(self.out)))
+        command = [
+            sys.executable, "-m", "headgate.cli", "run", str(place / "jobs.toml"), "--home", str(home), "--fast",
+            "--master", machines.master_url, *(part for one in SETTINGS for part in ("--set", one)),
+        ]  # fmt: skip
+        with (place / "service.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, "SPARK_CONF_DIR": str(place / "conf")},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def status(self) -> Status | None:
+        """None if the service does not answer."""
+        if self._process.poll() is not None:
+            raise EngineError(f"the service ended with {self._process.returncode}; its log says why")
         try:
-            for number in range(hosts):
-                pool.lease(str(number), KIND)
-            wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()), PATIENCE_S)
-            spark_settings = SparkSettings(driver_memory_mb=1024, retries=0, state=settings, place_wait_s=wait_s)
-            spark = session.start(
-                place / "home", spark_settings, pool.master_url, {**LIMITS, **same_code(), **pool.access()}
-            )
-            engine = SparkEngine(spark, place / "home", spark_settings, embedded=False)
+            return self._client.status()
+        except HeadgateError:
+            return None
+
+    def hosts(self, job: str) -> frozenset[str]:
+        """Hosts of the lanes of the operator with state; none if the service does not say."""
+        try:
+            detail = json.loads(self._client.detail(job))
+        except HeadgateError:
+            return frozenset()
+        lanes = [lane for one in detail["operators"] if one["name"] == OPERATOR for lane in one["per_lane"]]
+        return frozenset(lane["host"] for lane in lanes if lane["host"])
+
+    def stop(self) -> bool:
+        """Ask it to end; whether it did in time."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Nothing of it is left, whatever happened."""
+        if self._process.poll() is not None:
+            return
+        everyone = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+        for process in everyone:
             try:
-                found = WorkerCluster(pool, engine, place)
-                wait_for(lambda: len(found.slots()) == hosts, PATIENCE_S)
-                yield found
-            finally:
-                engine.close()
-        finally:
-            pool.close()
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(everyone, timeout=10)
 
 
-@dataclass
-class Outputs:
-    """When each epoch was put out."""
-
-    at_s: list[float] = field(default_factory=list)
-    epochs: dict[int, float] = field(default_factory=dict)
-    """The same, by their numbers."""
-    counts: dict[int, int] = field(default_factory=dict)
-    """Of each epoch, the sum of the counts that it put out: what a lost or doubled row would change."""
-    digests: dict[int, int] = field(default_factory=dict)
-    """Of each epoch, a number that tells whether it has put out the same as another, in whatever order."""
-
-    def write(self, rows: DataFrame, epoch: int) -> None:
-        """A writer."""
-        found = rows.selectExpr("coalesce(sum(n), 0)", "coalesce(bit_xor(xxhash64(*)), 0)").first()
-        assert found is not None
-        self.counts[epoch], self.digests[epoch] = found
-        self.epochs[epoch] = time.time()
-        self.at_s.append(self.epochs[epoch])
-
-    def longest_s(self, from_s: float, to_s: float) -> float:
-        """The longest time without an output that ends between these times."""
-        pairs = zip(self.at_s, self.at_s[1:], strict=False)
-        return max((after - before for before, after in pairs if from_s < after <= to_s), default=to_s - from_s)
-
-    def usual_s(self, from_s: float, to_s: float) -> float:
-        """The median time between two outputs."""
-        pairs = zip(self.at_s, self.at_s[1:], strict=False)
-        found = [after - before for before, after in pairs if from_s < after <= to_s]
-        return float(np.median(found)) if found else float("nan")
+def cluster_tables(out: Path) -> Iterator[str]:
+    """The cluster file: one table per job."""
+    file = Path(__file__).with_name("cluster_job.py")
+    for name, parameters in JOBS.items():
+        given = {"name": name, "out": str(out / name), **parameters}
+        inline = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given.items())
+        yield f'[[job]]\nfile = "{file}"\nname = "{name}"\nparameters = {{{inline}}}\n'
 
 
-def operator() -> KeyedOperator:
-    """What the job's operator is, to put its state in place."""
-    return KeyedOperator("count", {"device": pa.int64()}, Aggregate.of(MEASURES))
+# -- the course ----------------------------------------------------------------------------------------------------------------
 
 
-def keys_of(size_mb: int) -> int:
-    """Keys whose state takes so much."""
-    schema = operator().schema
-    return int((size_mb << 20) // (schema.key_type.byte_width + schema.value_type.byte_width))
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Looks at the service once a second."""
+
+    service: ClusterService
+    course: ClusterCourse
+
+    def wait(self, for_s: float) -> None:
+        """Look for so many seconds."""
+        self.until(lambda look: False, for_s)
+
+    def until(self, holds: Callable[[Look], bool], within_s: float) -> Look | None:
+        """The first look of which this is true; None if there is none in time."""
+        deadline_s = time.monotonic() + within_s
+        while time.monotonic() < deadline_s:
+            look = self._look()
+            if look is not None and holds(look):
+                return look
+            time.sleep(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
+        return None
+
+    def _look(self) -> Look | None:
+        status = self.service.status()
+        if status is None:
+            return None
+        for one in status.actions:
+            self.course.actions[(one.at_s, one.job, one.what)] = f"{one.kind} {one.job or ''}: {one.what}: {one.cause}"
+        hosts = {job: self.service.hosts(job) for job in status.jobs}
+        running = sum(bool(one.epochs) for one in status.jobs.values())
+        look = Look(time.time(), status.satisfaction, hosts, running)
+        self.course.looks.append(look)
+        return look
 
 
-def put_in_place(engine: SparkEngine, job: str, keys: int) -> None:
-    """Snapshots of all slices as of before the first epoch: as if the job had run for long."""
-    schema = operator().schema
-    durable = Checkpoint(Location.of(checkpoint_of(engine.place_of(job), "count")), schema)
-    durable.begin(0, SLICES)
-    column = pa.array(np.arange(keys))
-    of_key, words = slices_of([column], SLICES), schema.key_as_words([column])
-    for slice_ in range(SLICES):
-        mine = words[of_key == slice_]
-        values = np.ones((len(mine), len(schema.fields)), np.uint64)
-        durable.write_snapshot(slice_, -1, [(words_array(mine), words_array(values))])
-
-
-def topology(job: str, files: Path, outputs: Outputs, lanes: int) -> Topology:
-    """Statistics by device, one file per epoch, back to back."""
-    built = Topology(job, Intent(latency="60s"), pace_s=0)
-    rows = built.source("in", lambda spark: stream(spark, files))
-    counted = built.keyed("count", MEASURES, rows, key="device", lanes=lanes, max_lanes=SLICES, slices=SLICES)
-    built.sink("out", outputs.write, counted)
-    return built
-
-
-def stream(spark: SparkSession, files: Path) -> DataFrame:
-    """One file per epoch."""
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(files))
-
-
-class Feed:
-    """Files that the next epochs read, one each."""
-
-    def __init__(self, folder: Path, keys: int, fills: int = 0, ahead: int = AHEAD) -> None:
-        """The first `fills` of them have every key once; `ahead` of them wait."""
-        folder.mkdir(parents=True)
-        self.folder, self._keys, self._ahead, self.written = folder, keys, ahead, 0
-        self._fills = np.array_split(np.arange(keys), fills) if fills else []
-        self.ahead_of(0)
-
-    def ahead_of(self, epochs: int) -> None:
-        """So many files more than epochs."""
-        while self.written < epochs + self._ahead:
-            filling = self.written < len(self._fills)
-            keys = self._fills[self.written] if filling else some_keys(self.written, ROWS, self._keys)
-            # Such that sums are exact, whatever their order.
-            values = np.random.default_rng(self.written).integers(0, 1024, (len(SENSORS), len(keys))) / 1024
-            table = pa.table({"device": pa.array(keys, pa.int64()), **dict(zip(SENSORS, values, strict=True))})
-            beside = self.folder.parent / f"{self.folder.name}.part"
-            pq.write_table(table, beside)
-            beside.rename(self.folder / f"{self.written:05d}.parquet")
-            self.written += 1
-
-    def until(self, outputs: Outputs, holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-        """Keep the epochs going until something is true."""
-
-        def looked() -> bool:
-            self.ahead_of(len(outputs.at_s))
-            return holds()
-
-        wait_for(looked, within_s)
-
-
-def kill_host(hosts: WorkerCluster, name: str) -> None:
-    """`kill -9` for the worker of this host and all that it runs."""
-    workers = hosts.pool._workers()[name]
-    for process in [*workers, *(child for worker in workers for child in worker.children(recursive=True))]:
+def measure(full: bool = False) -> Result:
+    """Break the cluster in four ways, and compare all output with all input."""
+    reason = refusal()
+    if reason is not None:
+        raise InputError(f"`headgate bench cluster` cannot run here: {reason}")
+    course, place = ClusterCourse(), Path(tempfile.mkdtemp(prefix="headgate-bench-"))
+    print(f"logs are in {place}, which goes if all bars hold", file=sys.stderr)
+    shared = place / "shared"
+    shared.mkdir()
+    with spark_machines(place / "machines", MACHINES, [shared]) as machines:
+        service = ClusterService(place, shared, machines)
         try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
+            _break(machines, Watch(service, course), FULL if full else SHORT)
+            course.ended = service.stop()
+        finally:
+            service.close()
+    course.outputs = {name: output_faults(shared / "out" / name) for name in JOBS}
+    result = Result(tuple(_figures(course)), tuple(bars_of(course)), tuple(_notes(course)))
+    if all(bar.holds for bar in result.bars):
+        shutil.rmtree(place, ignore_errors=True)
+    return result
+
+
+def _break(machines: SparkMachines, watch: Watch, form: ClusterForm) -> None:
+    course, (cut, killed, slowed) = watch.course, ("m2", "m3", "m1")
+    if watch.until(lambda look: look.running == len(JOBS), START_S) is None:
+        raise EngineError(f"some job put out nothing within {START_S:g} s; something else keeps this machine busy")
+    watch.until(lambda look: (look.utility or 0.0) >= NEEDED_UTILITY, SETTLE_S)
+    course.looks.clear()
+    watch.wait(form.steady_s)
+    began_s = course.fault(f"{cut} is cut off")
+    machines.machines.cut(cut)
+    watch.wait(CUT_S)
+    machines.machines.mend(cut)
+    course.cut_s = (began_s, course.fault(f"{cut} is back"))
+    watch.wait(form.after_cut_s)
+    course.fault(f"{killed} is killed")
+    machines.machines.kill(killed)
+    watch.wait(form.after_kill_s)
+    added_s = course.fault("a machine is added")
+    new = machines.address(machines.add())
+    used = watch.until(lambda look: any(new in hosts for hosts in look.hosts.values()), USED_S)
+    course.used_s = used.at_s - added_s if used is not None else None
+    watch.wait(form.after_add_s)
+    slow_s, slow = course.fault(f"{slowed} is slowed"), machines.address(slowed)
+    machines.machines.slow(slowed, SLOW_CORES)
+    left = watch.until(lambda look: not any(slow in hosts for hosts in look.hosts.values()), form.slow_s)
+    course.left_s = left.at_s - slow_s if left is not None else None
+    watch.wait(max(EXCUSED_S, form.slow_s - (time.time() - slow_s)))
+    machines.machines.slow(slowed, None)
+
+
+def output_faults(out: Path) -> OutputFaults:
+    """Compare the output of a job with its input: rows are numbered, and keys take turns."""
+    table = pq.read_table(out, columns=["key", "n", "total"])
+    counted = list(zip(*(table[name].to_pylist() for name in ("key", "n", "total")), strict=True))
+    last: dict[int, tuple[int, int]] = {}
+    for key, n, total in counted:
+        last[key] = max(last.get(key, (0, 0)), (n, total))
+    rows = sum(n for n, _ in last.values())
+    wanted = {key: range(key, rows, KEYS) for key in range(min(rows, KEYS))}
+    wrong = sum(last.get(key) != (len(numbers), sum(numbers)) for key, numbers in wanted.items())
+    return OutputFaults(
+        rows, wrong + len(last.keys() - wanted.keys()), len(counted) - len({one[:2] for one in counted})
+    )
+
+
+# -- the result ----------------------------------------------------------------------------------------------------------------
+
+
+def bars_of(course: ClusterCourse) -> Iterator[Bar]:
+    """What has to hold; what could not be measured does not hold."""
+    calm, faults = course.calm(), course.outputs.values()
+    yield Bar("jobs with output", sum(one.rows > 0 for one in faults), ">=", len(JOBS))
+    yield Bar("keys with wrong totals", sum(one.wrong_keys for one in faults), "<=", 0)
+    yield Bar("rows put out twice", sum(one.doubled for one in faults), "<=", 0)
+    yield Bar("actions during the cut", len(course.during_cut()), "<=", 0)
+    yield Bar("the new machine is used after, s", course.used_s, "<=", USED_S)
+    yield Bar("jobs with lanes on the slow machine in the end", _stayed(course), "<=", 0)
+    outside = f"utility, mean outside {EXCUSED_S:g} s after each fault"
+    yield Bar(outside, fmean(calm) if calm else None, ">=", NEEDED_UTILITY)
+    yield Bar("ended when asked", float(course.ended), ">=", 1)
+
+
+def _stayed(course: ClusterCourse) -> float | None:
+    return None if course.left_s is None else 0.0
+
+
+def _figures(course: ClusterCourse) -> Iterator[Figure]:
+    calm = course.calm()
+    yield Figure("rows counted", sum(one.rows for one in course.outputs.values()), "rows")
+    yield Figure("looks at the status", len(course.looks), "looks")
+    if calm:
+        yield Figure("utility outside faults, lowest", min(calm), "")
+        yield Figure("looks outside faults with utility below 0.95", sum(one < NEEDED_UTILITY for one in calm), "looks")
+    if course.left_s is not None:
+        yield Figure("lanes left the slow machine after", course.left_s, "s")
+    yield Figure("actions", len(course.actions), "actions")
+
+
+def _notes(course: ClusterCourse) -> Sequence[str]:
+    return [f"during the cut: {what}" for what in course.during_cut()]

@@ -22,15 +22,16 @@ from headgate.bench import Figure, Result, repeated
 from headgate.bench.showcase import ROUND_S, parts, show
 from headgate.config import ServiceSettings
 from headgate.errors import EngineError, InputError
-from headgate.server.api import login_path
 from headgate.server.app import app_of, listen, served
-from headgate.sim.bars import Bar
+from headgate.server.login_routes import login_path
+from headgate.server.sessions import Identity
+from headgate.sim.reports.bars import Bar
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 JOBS, WEEK_S = 200, 604_800.0
-TURNS, TURN_S = 3, 30.0
+TURNS, TURN_S = 3, 12.0
 """How often the page is opened and closed, and for how long."""
 OPENINGS = 5
 MOST_CORE, MOST_DRAWN_MS, MOST_UPDATE_MS = 0.02, 2000.0, 1000.0
@@ -208,7 +209,7 @@ def serve(home: Path) -> None:
 
 def _answer(app: Any, url: str) -> None:
     for _ in sys.stdin:
-        print(url + login_path(app.state.sessions, "bench"), flush=True)
+        print(url + login_path(app.state.sessions, Identity("bench")), flush=True)
 
 
 if __name__ == "__main__":

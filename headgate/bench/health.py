@@ -16,7 +16,6 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,23 +24,23 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.bench import Figure, Result, ratio
-from headgate.bench.workload import ROWS, Round, engine, home, wait_for, watched
+from headgate.bench.workers import cluster
+from headgate.bench.workload import ROWS, Round, engine, watched
 from headgate.config import FAST, Settings, SparkSettings, StateSettings
+from headgate.config.settings import settings_from
 from headgate.controller import Controller
-from headgate.core.hosts import HostPhase, HostType
+from headgate.core.hosts import HostType
 from headgate.core.intents import Intent
 from headgate.core.model import OUTSIDE, Action, JobReading
 from headgate.health.records import DiagnosisKind
 from headgate.health.resolving import ResolverName
 from headgate.scheduler.policies import policy_named
-from headgate.settings import settings_from
-from headgate.sim.bars import Bar
-from headgate.spark import session, sinks, sources
+from headgate.sim.reports.bars import Bar
+from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.pool import LocalPool, same_code
 from headgate.state.hashing import slices_of
 from headgate.state.operators import Batches, Changed, KeyedRows
-from headgate.state.placement.routing import best_places, lane_loads, routed
+from headgate.state.placement.routing import best_places, lane_loads, route_slices
 from headgate.topology import Topology
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class HealthForm:
 
 SHORT = HealthForm(
     settings_from({**FAST, "window_s": 12.0, "warm_up_s": 6.0, "settle_min_s": 6.0, "settle_max_s": 18.0}),
-    run_s=54.0,
+    run_s=50.0,
     measured_s=16.0,
     warm_up_s=10.0,
 )
@@ -85,7 +84,7 @@ KEY_WAIT_S, KEY_RATE = 0.004, 1300
 HOSTS, HOST_SLOTS, HOST_LANES = 4, 4, 8
 SLOWER = 4.0
 HOST_WAIT_S, HOST_RATE = 0.004, 1500
-MEMORY_MB = 768
+HOST_KIND = HostType("bench", cores=HOST_SLOTS, memory_mb=896, price=0.0, btu_s=3600)
 
 
 # -- one way -----------------------------------------------------------------------------------------------------------------
@@ -140,10 +139,10 @@ def course(spark: SparkEngine, topology: Topology, policy: str, form: HealthForm
     """Run the job under a policy from beginning to end."""
     print(f"bench: {topology.name}, {policy}, {form.run_s:.0f} s", file=sys.stderr)
     spark.submit(topology)
-    query = spark._job(topology.name)._query
+    query = spark.job(topology.name).query
     controller = Controller(spark, policy_named(policy, form.settings), None, form.settings)
     rounds = watched(controller, form.run_s)
-    restarts = int(spark._job(topology.name)._query is not query)
+    restarts = int(spark.job(topology.name).query is not query)
     lanes = spark.observe().allocation[topology.name].lanes[WORK]
     spark.remove(topology.name)
     readings, actions = tuple(_readings(rounds, topology.name)), tuple(_actions(rounds))
@@ -175,7 +174,7 @@ def _warm_up(spark: SparkEngine, topology: Topology, form: HealthForm) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class SlowCounts:
     """Counts the rows of each key, and waits for every row."""
 
     wait_s: float
@@ -218,8 +217,8 @@ class Skew:
     def busiest(self) -> tuple[float, float]:
         """Share of the rows that the busiest lane has, of as many lanes as there may be: spread evenly, and by load."""
         settings, even = StateSettings(), [1.0] * SLICES
-        before = routed(even, [""] * SLICES, [""] * LANES, settings)
-        spread = routed(even, [""] * SLICES, [""] * MOST_LANES, settings, before)
+        before = route_slices(even, [""] * SLICES, [""] * LANES, settings)
+        spread = route_slices(even, [""] * SLICES, [""] * MOST_LANES, settings, before)
         return max(spread.loads(self.loads)), max(
             lane_loads(self.loads, best_places(self.loads, MOST_LANES), MOST_LANES)
         )
@@ -229,7 +228,7 @@ def skewed(name: str, skew: Skew) -> Topology:
     """Rows with skewed keys, counted by key."""
     job = Topology(name, INTENT, pace_s=0)
     keyed = job.transform("key", skew.keyed, job.source("in", sources.load(KEY_RATE)))
-    counting = Batches({"n": "int64"}, Counting(KEY_WAIT_S))
+    counting = Batches({"n": "int64"}, SlowCounts(KEY_WAIT_S))
     counted = job.keyed(
         WORK, counting, keyed, key="key", schema="key long, n long", lanes=LANES, max_lanes=MOST_LANES, slices=SLICES
     )
@@ -273,33 +272,10 @@ def waiting(name: str, slow: Path) -> Topology:
     return job
 
 
-@contextmanager
-def cluster(place: Path, hosts: int, slots: int) -> Iterator[SparkEngine]:
-    """An engine on a Spark standalone cluster of this machine, once all its hosts run tasks."""
-    settings = SparkSettings(slots=slots, longest_epoch_s=EPOCH_S)
-    kind = HostType("bench", cores=slots, memory_mb=MEMORY_MB, price=0.0, btu_s=3600)
-    pool = LocalPool(place / "pool")
-    try:
-        for number in range(hosts):
-            pool.lease(f"host-{number}", kind)
-        wait_for(lambda: all(host.phase is HostPhase.READY for host in pool.hosts().values()))
-        extra = {**same_code(), **pool.access(), "spark.executor.memory": f"{MEMORY_MB - 256}m"}
-        spark = SparkEngine(
-            session.start(place / "home", settings, pool.master_url, extra), place / "home", settings, embedded=False
-        )
-        try:
-            wait_for(lambda: len(spark._hosts.cores()) == hosts)
-            yield spark
-        finally:
-            spark.close()
-    finally:
-        pool.close()
-
-
 def _slow_host(form: HealthForm) -> tuple[HealthCourse, HealthCourse, float, str]:
-    with home() as place, cluster(place, HOSTS, HOST_SLOTS) as spark:
-        slow = sorted(spark._hosts.cores())[-1]
-        named = place / "slow"
+    settings = SparkSettings(slots=HOST_SLOTS, longest_epoch_s=EPOCH_S)
+    with cluster(HOSTS, settings, HOST_KIND) as hosts:
+        spark, slow, named = hosts.engine, max(hosts.slots()), hosts.place / "slow"
         named.write_text("")
         _warm_up(spark, waiting("warm-up", named), form)
         named.write_text(slow)

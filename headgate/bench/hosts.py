@@ -16,7 +16,8 @@ from pathlib import Path
 
 from headgate.bench import Figure, Result
 from headgate.bench.workload import ROWS, Work, home, mean, wait_for
-from headgate.config import FAST, FAST_HOSTS, SparkSettings
+from headgate.config import FAST, FAST_HOSTS, FAST_SPARK, SparkSettings
+from headgate.config.settings import host_settings_from, settings_from
 from headgate.controller import Controller
 from headgate.core.hosts import HostPhase, HostType
 from headgate.core.intents import Intent
@@ -28,11 +29,10 @@ from headgate.hosts.provision import Terms
 from headgate.journal import MemoryJournal
 from headgate.ports import JobPhase
 from headgate.scheduler.policies import Headgate
-from headgate.settings import host_settings_from, settings_from
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine, open_engine
-from headgate.spark.pool import LocalPool
+from headgate.spark.hosts.pool import LocalPool
 from headgate.topology import Topology
 
 JOB = "steps"
@@ -45,14 +45,14 @@ KIND = HostType("local", cores=2, memory_mb=1024, price=1.0, btu_s=60.0)
 MOST_HOSTS = 2
 WARM_UP = 20
 """Epochs of another job before anything is measured: those of a JVM that has just started are slow."""
-BEFORE_S, HIGH_S = 30.0, 120.0
+BEFORE_S, HIGH_S = 20.0, 120.0
 """How long the load is low at first, and then high."""
 LAST_S = 20.0
 """The end of the high load, in which one host would be hopelessly late."""
-AFTER_S = 110.0
+AFTER_S = 100.0
 """A host must be gone so long after the load fell: its BTU ends within 60 s, and some time to look."""
 SETTINGS = settings_from({**FAST, "window_s": 16.0})
-SPARK = SparkSettings(driver_memory_mb=1024, first_rows=1000)
+SPARK = SparkSettings(driver_memory_mb=1024, first_rows=1000, first_pace_s=FAST_SPARK["first_pace_s"])
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ def _run(engine: SparkEngine, landlord: Landlord, out: Path) -> HostsCourse:
     policy = Headgate(SETTINGS)
     controller = Controller(engine, policy, None, SETTINGS)
     course = HostsCourse(time.time())
-    query = engine._job(JOB)._query
+    query = engine.job(JOB).query
     ends_s = course.begun_s + BEFORE_S + HIGH_S + AFTER_S
     course.at_s |= {"high": course.begun_s + BEFORE_S, "low": course.begun_s + BEFORE_S + HIGH_S}
     while time.time() < ends_s and "gone" not in course.at_s:
@@ -183,7 +183,7 @@ def _run(engine: SparkEngine, landlord: Landlord, out: Path) -> HostsCourse:
         if landlord.look(view):
             policy.cluster_changed()
         _note(course, view, landlord)
-        course.restarts += engine.states()[JOB].phase is not JobPhase.RUNNING or engine._job(JOB)._query is not query
+        course.restarts += engine.states()[JOB].phase is not JobPhase.RUNNING or engine.job(JOB).query is not query
     wait_for(lambda: time.time() > ends_s and _drained(engine), within_s=AFTER_S + 120.0)
     engine.pause(JOB)
     return course
@@ -191,7 +191,7 @@ def _run(engine: SparkEngine, landlord: Landlord, out: Path) -> HostsCourse:
 
 def _warm_up(engine: SparkEngine, out: Path) -> None:
     engine.submit(topology(out, sources.Steady(LOW)))
-    wait_for(lambda: engine._job(JOB).epochs >= WARM_UP, within_s=300.0)
+    wait_for(lambda: engine.job(JOB).epochs >= WARM_UP, within_s=300.0)
     engine.remove(JOB)
 
 

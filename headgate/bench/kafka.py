@@ -1,6 +1,7 @@
 """What Kafka costs as a source and as a sink beside Redis and a plain consumer, what lanes beyond its partitions are worth, and its lag.
 
-With `--kills`, a job that copies a topic is killed at random instead: the job, its driver, and the broker.
+With `--kills`, a job that copies a topic is killed at random instead: its lanes, its driver, and the broker. With `--full` too, that job
+runs on Spark.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from headgate.bench.workload import Work, engine, home, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
-from headgate.sim.bars import Bar
-from headgate.spark import levers, sinks, sources
-from headgate.spark.connections import PATIENCE
-from headgate.spark.kafka import checked_options
-from headgate.spark.levers import Levers
+from headgate.sim.reports.bars import Bar
+from headgate.spark import sinks, sources
+from headgate.spark.connections.kafka import checked_options
+from headgate.spark.connections.patience import PATIENCE
 from headgate.spark.sinks.kafka import EPOCHS, Delivery
-from headgate.spark.sources.kafka import KafkaReader
+from headgate.spark.sinks.writing import JobStart, Writing
+from headgate.spark.sources import levers
 from headgate.spark.sources.kafka import columns_of as kafka_columns
+from headgate.spark.sources.kafka_reader import KafkaReader
 from headgate.spark.sources.kafka_reading import Topics, highest, partitions_of
+from headgate.spark.sources.levers import Levers
 from headgate.spark.sources.redis import RedisReader
 from headgate.spark.sources.redis import columns_of as redis_columns
-from headgate.spark.writing import JobStart, Writing
 from headgate.topology import Topology
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ TOPIC, JOB = "orders", "waiting"
 def measure(full: bool = False, kills: int | None = None, seed: int | None = None) -> Result:
     """Core seconds per row, throughput by lanes, and how exact the reported lag is; or rows lost and doubled by kills."""
     if kills is not None:
-        return _killed(kills, secrets.randbelow(10**6) if seed is None else seed)
+        return _killed(kills, secrets.randbelow(10**6) if seed is None else seed, full)
     with _brokers() as (servers, redis, place):
         _fill(servers, redis)
         with engine(SparkSettings(slots=16, longest_epoch_s=2.0, first_rows=1000)) as spark:
@@ -236,21 +238,17 @@ def _by_lanes(spark: SparkEngine, servers: str) -> dict[int, float]:
 
 
 def _epochs(spark: SparkEngine, more: int) -> None:
-    until = spark._job(JOB).epochs + more
-    wait_for(lambda: spark._job(JOB).epochs >= until)
+    until = spark.job(JOB).epochs + more
+    wait_for(lambda: spark.job(JOB).epochs >= until)
 
 
 def _rate(spark: SparkEngine) -> float:
     """From the end of one epoch to the end of another."""
     _epochs(spark, 1)
-    before_s, rows = time.perf_counter(), _processed(spark)
+    before_s, rows = time.perf_counter(), spark.job(JOB).processed("in")
     while time.perf_counter() - before_s < LANE_S:
         _epochs(spark, 1)
-    return (_processed(spark) - rows) / (time.perf_counter() - before_s)
-
-
-def _processed(spark: SparkEngine) -> float:
-    return spark._job(JOB)._counters.processed("in")
+    return (spark.job(JOB).processed("in") - rows) / (time.perf_counter() - before_s)
 
 
 @dataclass(slots=True)
@@ -300,12 +298,14 @@ def _feed(servers: str, ended: threading.Event) -> None:
 # -- kills -------------------------------------------------------------------------------------------------------------------------
 
 
-def _killed(kills: int, seed: int) -> Result:
+def _killed(kills: int, seed: int, on_spark: bool) -> Result:
     place = Path(tempfile.mkdtemp(prefix="headgate-kafka-"))
     print(f"seed {seed}; logs in {place}", flush=True)
-    found = run_kills(place, kills, seed)
+    found = run_kills(place, kills, seed, on_spark)
     figures = [Figure("seed", seed, ""), Figure("rows", found.rows, "rows")]
     figures += [Figure(f"kills: {victim}", count, "") for victim, count in sorted(found.kills.items())]
+    figures.append(Figure("restarts of a broker that served no reader", found.restarts, ""))
+    figures.append(Figure("duration", found.minutes, "min"))
     bars = (
         Bar("rows lost", found.lost, "<=", 0),
         Bar("rows doubled", found.doubled, "<=", 0),

@@ -29,21 +29,21 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def topology(servers: str, delivery: str) -> Topology:
+def topology(servers: str) -> Topology:
     """Rows come from 2 partitions into 3 lanes, pass 2 lanes, and go to another topic."""
     job = Topology(JOB, Intent(latency="30s"), pace_s=0.0)
     rows = job.source("in", sources.kafka(IN, servers=servers, options=PATIENT), lanes=3)
     values = job.transform("values", lambda frame: frame.select("value"), rows)
     copied = job.batches("copied", same, values, schema="value binary", lanes=2)
-    job.sink("out", sinks.kafka(OUT, servers=servers, delivery=delivery, options=PATIENT), copied)
+    job.sink("out", sinks.kafka(OUT, servers=servers, delivery="read-back", options=PATIENT), copied)
     return job
 
 
-def main(place: Path, servers: str, delivery: str) -> None:
+def main(place: Path, servers: str) -> None:
     """Until its input is closed."""
     engine = open_engine(place, SETTINGS)
     try:
-        engine.submit(topology(servers, delivery))
+        engine.submit(topology(servers))
         while True:
             print(_line(engine), flush=True)
             time.sleep(0.1)
@@ -64,4 +64,4 @@ def _line(engine: object) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,7 +1,7 @@
 """Random kills of a job that copies a Kafka topic: of a process of the job, of the driver with all it started, of the broker.
 
 Rows are written before each kill, and the next kill comes at a random moment. In the end, each row must be in the copy exactly once for a
-reader of committed rows.
+reader of committed rows. The job runs on Spark, or without Spark in a process that starts in a second.
 """
 
 from __future__ import annotations
@@ -24,11 +24,17 @@ import psutil
 from headgate.bench.brokers import WeedBroker, weed_broker
 from headgate.bench.kafka_job import IN, OUT
 from headgate.errors import EngineError
+from headgate.spark.sinks.kafka import EPOCHS
 
 ROWS_PER_KILL = 300
-LONGEST_WAIT_S = 2.0
-PROGRESS_S = 120.0
+LONGEST_WAIT_S, SHORT_WAIT_S = 2.0, 0.4
+"""Longest wait before a kill, on Spark and without: about the time in which the job copies the rows."""
+WAKE = b"wake"
+"""A row that wakes a partition up: SeaweedFS closes a partition whose gateway is gone, and serves its rows after another one is written."""
+PROGRESS_S = 600.0
 """Longest time without progress."""
+STUCK_S = 120.0
+"""Time without progress after which the gateway is started again: sometimes it serves no reader."""
 POLL_S = 0.05
 
 
@@ -50,6 +56,9 @@ class KillOutcome:
     lost: int
     doubled: int
     kills: dict[str, int]
+    restarts: int
+    """How often the broker was started again because it served no reader."""
+    minutes: float
 
 
 @dataclass(slots=True)
@@ -115,22 +124,25 @@ class Kills:
     broker: WeedBroker
     driver: Driver
     chance: random.Random
+    longest_wait_s: float
     written: int = 0
     killed: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0
 
     def run(self, kills: int) -> KillOutcome:
+        begun_s = time.monotonic()
         self.driver.start()
         self._write()
         self._await(lambda: self.driver.done > 0)
         for _ in range(kills):
             self._write()
             before = self.driver.done
-            time.sleep(self.chance.random() * LONGEST_WAIT_S)
+            time.sleep(self.chance.random() * self.longest_wait_s)
             self._kill(self.chance.choice(list(Victim)))
             self._await(lambda before=before: self.driver.done > before)  # type: ignore[misc]
         self._await(lambda: self.driver.done >= self.written)
         self.driver.kill()
-        return self._outcome()
+        return self._outcome((time.monotonic() - begun_s) / 60)
 
     def _write(self) -> None:
         from confluent_kafka import Producer
@@ -144,36 +156,70 @@ class Kills:
 
     def _kill(self, victim: Victim) -> None:
         if victim is Victim.JOB:
-            processes = self.driver.python_processes()
-            if not processes:
-                return
-            self.chance.choice(sorted(processes, key=lambda one: one.pid)).kill()
+            self.chance.choice(self._lanes()).kill()
         elif victim is Victim.DRIVER:
             self.driver.kill()
             self.driver.start()
         else:
-            self.broker.kill_gateway()
-            self.broker.start_gateway()
+            self._restart_broker()
         self.killed[victim] += 1
 
+    def _lanes(self) -> list[psutil.Process]:
+        """Processes of the job; without Spark, there are some only while there are rows to copy."""
+        until_s = time.monotonic() + PROGRESS_S
+        while not (found := self.driver.python_processes()):
+            if self.driver.done >= self.written:
+                self._write()
+            if time.monotonic() > until_s:
+                raise EngineError(f"no process of the job for {PROGRESS_S:g} s; its log is {self.driver.log}")
+        return sorted(found, key=lambda one: one.pid)
+
     def _await(self, condition: Callable[[], bool]) -> None:
-        done, until_s = self.driver.done, time.monotonic() + PROGRESS_S
+        done, since_s, stuck_s = self.driver.done, time.monotonic(), STUCK_S
         while not condition():
             if self.driver.done > done:
-                done, until_s = self.driver.done, time.monotonic() + PROGRESS_S
-            if self.driver.failed or time.monotonic() > until_s:
+                done, since_s, stuck_s = self.driver.done, time.monotonic(), STUCK_S
+            waited_s = time.monotonic() - since_s
+            if self.driver.failed or waited_s > PROGRESS_S:
                 told = self.driver.failed.strip() or f"no progress for {PROGRESS_S:g} s at {done} rows"
                 raise EngineError(f"after kills {dict(self.killed)}: {told}; its log is {self.driver.log}")
+            if waited_s > stuck_s:
+                stuck_s += STUCK_S
+                self.restarts += 1
+                self._restart_broker()
             time.sleep(POLL_S)
 
-    def _outcome(self) -> KillOutcome:
-        found = Counter(_values(self.broker.address, OUT))
+    def _restart_broker(self) -> None:
+        self.broker.restart_gateway()
+        self._write()
+        for topic in (OUT, EPOCHS):
+            self._wake(topic)
+
+    def _wake(self, topic: str) -> None:
+        from confluent_kafka import Producer
+
+        client = Producer({"bootstrap.servers": self.broker.address, "log_level": 2})
+        for number in client.list_topics(topic, timeout=PROGRESS_S).topics[topic].partitions:
+            client.produce(topic, WAKE, WAKE, partition=number)
+        client.flush(PROGRESS_S)
+
+    def _outcome(self, minutes: float) -> KillOutcome:
+        found = Counter(self._copies())
+        del found[WAKE]
         lost = sum(1 for number in range(self.written) if not found[str(number).encode()])
-        return KillOutcome(self.written, lost, found.total() - len(found), dict(self.killed))
+        return KillOutcome(self.written, lost, found.total() - len(found), dict(self.killed), self.restarts, minutes)
+
+    def _copies(self) -> list[bytes]:
+        values = _values(self.broker.address, OUT)
+        while values is None:
+            self.restarts += 1
+            self._restart_broker()
+            values = _values(self.broker.address, OUT)
+        return values
 
 
-def _values(servers: str, topic: str) -> list[bytes]:
-    """Every value that a reader of committed rows gets."""
+def _values(servers: str, topic: str) -> list[bytes] | None:
+    """Every value that a reader of committed rows gets; None if the reader does not get to the end."""
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": servers, "group.id": "reader", "enable.partition.eof": True, "log_level": 2}
@@ -181,25 +227,24 @@ def _values(servers: str, topic: str) -> list[bytes]:
     numbers = list(client.list_topics(topic, timeout=30).topics[topic].partitions)
     client.assign([TopicPartition(topic, number, 0) for number in numbers])
     values, ended = list[bytes](), set[int | None]()
-    until_s = time.monotonic() + PROGRESS_S
-    while len(ended) < len(numbers):
+    until_s = time.monotonic() + STUCK_S
+    while len(ended) < len(numbers) and time.monotonic() < until_s:
         for message in client.consume(10_000, 0.1):
             if message.error() is None:
                 values.append(message.value() or b"")
             else:
                 ended.add(message.partition())
-        if time.monotonic() > until_s:
-            raise EngineError(f"topic {topic} could not be read to its end")
     client.close()
-    return values
+    return values if len(ended) == len(numbers) else None
 
 
-def run_kills(place: Path, kills: int, seed: int) -> KillOutcome:
+def run_kills(place: Path, kills: int, seed: int, on_spark: bool) -> KillOutcome:
     """So many random kills; the same seed has the same victims and waits."""
     with weed_broker(place / "broker") as broker:
-        command = [sys.executable, "-m", "headgate.bench.kafka_job", str(place / "home"), broker.address, "read-back"]
+        module, wait_s = ("kafka_job", LONGEST_WAIT_S) if on_spark else ("kafka_writer", SHORT_WAIT_S)
+        command = [sys.executable, "-m", f"headgate.bench.{module}", str(place / "home"), broker.address]
         driver = Driver(command, place / "driver.log")
         try:
-            return Kills(broker, driver, random.Random(seed)).run(kills)
+            return Kills(broker, driver, random.Random(seed), wait_s).run(kills)
         finally:
             driver.kill()

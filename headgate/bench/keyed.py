@@ -21,8 +21,11 @@ from headgate.state.hashing import slices_of
 from headgate.state.lane import LaneReport, LaneTask, run_lane
 from headgate.state.location import Location
 from headgate.state.operators import KeyedOperator
-from headgate.state.store import Header, boot_id
+from headgate.state.store import Header, SliceStore, boot_id
 from headgate.state.stores import close_stores, open_store
+
+IN_MEMORY = "mock:///state"
+"""Arrow's file system in memory: it is new, and so empty, each time that a lane opens it."""
 
 
 @contextmanager
@@ -50,33 +53,42 @@ class OneLane:
         self.checkpoint = Checkpoint(Location.of(self.place / "checkpoint"), self.operator.schema)
         self.life: Life = self.checkpoint.begin(0, self.slices)
 
-    def run(self, batch: pa.RecordBatch, style: str = "delta") -> float:
+    def run(self, batch: pa.RecordBatch) -> float:
         """One epoch from rows in to committed; returns its seconds."""
+        begun_s = time.perf_counter()
+        self._run_lane(batch, str(self.place / "checkpoint"))
+        self.checkpoint.commit(self.epoch, self._files)
+        self.epoch += 1
+        return time.perf_counter() - begun_s
+
+    def run_without_disk(self, batch: pa.RecordBatch, whole: bool) -> float:
+        """One epoch whose delta goes to memory; `whole`: then all state is written to disk. Returns its seconds."""
+        begun_s = time.perf_counter()
+        self._run_lane(batch, IN_MEMORY)
+        if whole:
+            store = self._store()
+            rows = {slice_: store.scan(slice_) for slice_ in range(self.slices)}
+            self.checkpoint.write_delta(self.checkpoint.whole(self.epoch, rows), lane=0)
+        self.epoch += 1
+        return time.perf_counter() - begun_s
+
+    def _run_lane(self, batch: pa.RecordBatch, checkpoint: str) -> None:
+        slices, store = tuple(range(self.slices)), str(self.place / "store")
         task = LaneTask(
-            self.epoch,
-            0,
-            tuple(range(self.slices)),
-            self.life,
-            str(self.place / "store"),
-            str(self.place / "checkpoint"),
-            committed=self._files,
-            style=style,
-            settings=self.settings,
+            self.epoch, 0, slices, self.life, store, checkpoint, committed=self._files, settings=self.settings
         )
         done: list[LaneReport] = []
-        begun_s = time.perf_counter()
         for _ in run_lane(self.operator, task, [batch], done.append):
             pass
-        self._files = tuple(report.file for report in done if report.file is not None)
-        self.checkpoint.commit(self.epoch, self._files)
-        took_s = time.perf_counter() - begun_s
-        self.epoch += 1
-        return took_s
+        self._files = tuple(report.file for report in done)
+
+    def _store(self) -> SliceStore:
+        schema = self.operator.schema
+        return open_store(self.place / "store", schema, self.life.identity(schema), self.settings)
 
     def fill(self, keys: int) -> int:
         """State for so many keys of one column, put in place beforehand; returns its bytes, keys and values alone."""
-        schema = self.operator.schema
-        store = open_store(self.place / "store", schema, self.life.identity(schema), self.settings)
+        schema, store = self.operator.schema, self._store()
         column = pa.array(np.arange(keys))
         of_key = slices_of([column], self.slices)
         words = schema.key_as_words([column])

@@ -22,8 +22,8 @@ from headgate.ports import JobPhase, Jobs, JobState
 from headgate.server.app import app_of, listen, served
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
-from headgate.server.status import Known
-from headgate.sim.bars import Bar
+from headgate.server.status import DeclaredJob
+from headgate.sim.reports.bars import Bar
 
 FEW, MANY = 100, 1000
 ROUNDS = 8
@@ -88,7 +88,7 @@ def _service(count: int, folder: Path) -> Service:
         engine, Registry(folder / "jobs.json"), MemoryJournal(), Loop(Settings()), _Nobody(), lambda: clock[0]
     )
     for name, job in jobs.items():
-        service.board.known.put(name, Known(job.tenant, job.intent))
+        service.board.declared.put(name, DeclaredJob(job.tenant, job.intent))
     return service
 
 

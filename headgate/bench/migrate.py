@@ -9,36 +9,40 @@ folder to folder on one disk.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-
-import pyarrow as pa
+from pathlib import Path
+from unittest.mock import patch
 
 from headgate.bench import Figure, Result
-from headgate.bench.cluster import Feed, Outputs, WorkerCluster, cluster, keys_of, put_in_place, topology
+from headgate.bench.workers import Feed, Outputs, WorkerCluster, cluster, keys_of, put_in_place, topology
 from headgate.bench.workload import Work
 from headgate.bench.workload import job as neighbour_job
-from headgate.config import StateSettings
+from headgate.config import SparkSettings, StateSettings
 from headgate.core.intents import Intent
 from headgate.errors import StateError
-from headgate.sim.bars import Bar
-from headgate.spark.keyed_hosts import NUMBER, Hosted, folder_of
-from headgate.spark.keyed_lanes import here
-from headgate.spark.labels import labels
-from headgate.state.hosting import Moves
+from headgate.sim.reports.bars import Bar
+from headgate.spark.hosts.asking import ask_hosts
+from headgate.spark.hosts.this_host import store_folder
+from headgate.spark.keyed.hosts import Hosted
+from headgate.state.hosting import Layout, Wanted
 from headgate.state.inspect import read_opens
+from headgate.state.placement.slices import Placement
+from headgate.state.stores import locks_of, open_store
 from headgate.topology import Topology
 
 SHORT_MB, FULL_MB = (128, 2048), (128, 512, 2048)
 """Sizes of state; the bars compare the first and the last."""
 HOSTS, LANES = 3, 3
-SETTLE, STEADY = 6, 12
+SETTLE, STEADY = 6, 8
 """Epochs before anything is measured, and of the steady state."""
 NEIGHBOUR = "neighbour"
 NEIGHBOUR_ROWS_S = 2000.0
 FLAT, LOCAL, UNDISTURBED = 2.0, 0.95, 0.8
-SETTINGS = StateSettings(backups=0, upkeep_epochs=1000)
+SETTINGS = SparkSettings(driver_memory_mb=1024, retries=0, state=StateSettings(backups=0, upkeep_epochs=1000))
 """Nothing but the migration moves state."""
 
 
@@ -130,45 +134,70 @@ def _measured(three: WorkerCluster, size_mb: int) -> Size:
     opens = read_opens(three.engine.place_of(name), "count")
     assert opens is not None
     local = opens.last.get("local", 0) / sum(opens.last.values())
-    rebuilt = _move(three, name, feed, outputs, new, whole=False)
+    rebuilt = _move(three, name, feed, outputs, new)
     _move_back(three, name, feed, outputs, new)
-    copied = _move(three, name, feed, outputs, new, whole=True)
+    hosted = three.hosted(name)
+    copying = partial(_stop_copy_start, hosted, hosted.hosting.plan_epoch)
+    with patch.object(hosted.hosting, "plan_epoch", copying):
+        copied = _move(three, name, feed, outputs, new)
     three.engine.remove(name)
     usual_s, worst_s = outputs.usual_s(from_s, to_s), outputs.longest_s(from_s, to_s)
     return Size(usual_s, worst_s, local, rebuilt, copied, rows_s)
 
 
-def _move(three: WorkerCluster, job: str, feed: Feed, outputs: Outputs, new: str, whole: bool) -> MeasuredMigration:
-    hosted = three.hosted(job)
-    hosted.hosting.copy = partial(_copy, hosted) if whole else None
+def _move(three: WorkerCluster, job: str, feed: Feed, outputs: Outputs, new: str) -> MeasuredMigration:
     neighbour, from_s = _neighbour_at(three, feed, outputs), time.time()
     three.avoid(job)
     feed.until(outputs, lambda: _has_its_share(three, job, new))
     arrived = len(outputs.at_s)
     feed.until(outputs, lambda: len(outputs.at_s) >= arrived + 2)  # its first epochs there
     to_s = time.time()
-    hosted.hosting.copy = None
     return MeasuredMigration(
         outputs.longest_s(from_s, to_s), to_s - from_s, _rows_s(neighbour, _neighbour_at(three, feed, outputs))
     )
 
 
+Moves = Mapping[str, Mapping[str, list[int]]]
+"""By destination and source, the slices that move."""
+
+
+def _stop_copy_start(
+    hosted: Hosted, boundary: Callable[..., Layout], cores: Mapping[str, float], wanted: Wanted
+) -> Layout:
+    """The classic way: whole slices are copied between two epochs, and the job waits for the copies."""
+    layout, moves = boundary(cores, wanted), _moves(hosted.hosting.placement)
+    if not moves:
+        return layout
+    _copy(hosted, moves)
+    with ThreadPoolExecutor(1) as beside:  # Spark ties the pool of a task to the thread that asked for it
+        beside.submit(hosted.hosting.run).result()  # the hosts report the copies as current
+    return boundary(cores, wanted)
+
+
+def _moves(placement: Placement | None) -> Moves:
+    moves: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for slice_, place in enumerate(placement.places if placement is not None else ()):
+        if place.migration is not None and place.migration.destination != place.active:
+            moves[place.migration.destination][place.active].append(slice_)
+    return {destination: dict(sources) for destination, sources in moves.items()}
+
+
 def _copy(hosted: Hosted, moves: Moves) -> None:
-    """Stop-copy-start: every destination brings copies of other hosts to its own folder, whole, in a task of its own."""
+    """Each destination copies the files of other hosts to its own folder, in a task of its own."""
     copies, hosts = hosted.copies, tuple(moves)
 
     # A function within a function, so that hosts get it by value: they would spend the pause importing this module.
-    def brought(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        host = here(hosts)
-        if host in [hosts[number] for batch in batches for number in batch.column(NUMBER).to_pylist()]:
-            own = replace(copies, folder=folder_of(copies.folder, host))
-            for source, slices in moves[host].items():
-                own.take_from(folder_of(copies.folder, source), slices)
-            yield pa.RecordBatch.from_pydict({"host": [host]})
+    def bring(host: str) -> bytes:
+        folder, schema = store_folder(copies.folder, host), copies.operator.schema
+        store = open_store(folder, schema, copies.life.identity(schema), copies.settings)
+        for source, slices in moves[host].items():
+            locks_of(folder).take(slices, copies.settings.lock_wait_s)
+            for slice_ in slices:
+                assert store.adopt(slice_, Path(store_folder(copies.folder, source)))
+            locks_of(folder).release()
+        return b""
 
-    numbers = list(zip(labels(len(hosts)), range(len(hosts)), strict=True))
-    asked = hosted.places.marks(hosted.spark, f"label int, {NUMBER} int", numbers, hosts)
-    found = {row["host"] for row in asked.mapInArrow(brought, "host string").collect()}
+    found = set(ask_hosts(hosted.spark, hosted.places, hosts, bring))
     if found != set(hosts):
         raise StateError(f"slices could not be copied to {', '.join(sorted(set(hosts) - found))}")
 
@@ -191,7 +220,7 @@ def _neighbour_at(three: WorkerCluster, feed: Feed, outputs: Outputs) -> tuple[f
     """When the neighbour finishes its next epoch, and the rows that it is done with then: in between they do not change."""
 
     def rows() -> float:
-        return three.engine._jobs[NEIGHBOUR]._counters.processed("in")
+        return three.engine.job(NEIGHBOUR).processed("in")
 
     before = rows()
     feed.until(outputs, lambda: rows() > before)

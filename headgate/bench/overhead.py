@@ -25,13 +25,14 @@ from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.sizing import first_pace_s
 from headgate.errors import EngineError
-from headgate.sim.bars import Bar
-from headgate.spark import levers, sinks, sources
-from headgate.spark.hosts import process_tree_cpu_s
-from headgate.spark.levers import Levers
-from headgate.spark.metering import OBSERVED_EVERY
+from headgate.sim.reports.bars import Bar
+from headgate.spark import sources
+from headgate.spark.hosts.readings import process_tree_cpu_s
+from headgate.spark.measuring.metering import OBSERVED_EVERY
+from headgate.spark.sources import levers
+from headgate.spark.sources.levers import Levers
 from headgate.spark.sources.load import Generator
-from headgate.topology import Topology
+from headgate.topology import Topology, once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +51,7 @@ class OverheadForm:
     """How long idle jobs are watched."""
 
 
-SHORT, FULL = OverheadForm(turns=3, warm_up=20, idle_s=12.0), OverheadForm(turns=5, warm_up=40, idle_s=30.0)
+SHORT, FULL = OverheadForm(turns=3, warm_up=20, idle_s=10.0), OverheadForm(turns=5, warm_up=40, idle_s=30.0)
 EPOCHS = OBSERVED_EVERY
 """Epochs per turn: one of them looks at arrival times."""
 EPOCH_ROWS = {"page-load": 100_000, "JVM only": 500_000}
@@ -69,7 +70,7 @@ def measure(full: bool = False) -> Result:
     figures: list[Figure] = []
     bars: list[Bar] = []
     form = FULL if full else SHORT
-    with _redis() as url, home() as place, engine(SparkSettings(slots=4)) as spark:
+    with redis_server() as url, home() as place, engine(SparkSettings(slots=4)) as spark:
         small = _compared(spark, place / "small", PageLoad(url), SMALL_ROWS, form)
         figures += [
             repeated("page-load, small epochs: core seconds each, Headgate", small[0].cores_s, "s"),
@@ -106,6 +107,13 @@ def _bars(name: str, ours: EpochTurns, by_hand: EpochTurns) -> list[Bar]:
     ]
 
 
+def _noop(rows: DataFrame, epoch: int) -> None:
+    """Spark's own way to compute every row and keep none."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+NOOP = once(_noop)
+
 # -- the plans -------------------------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +143,7 @@ class PageLoad:
         joined = topology.batches("look-up", LookUp(self.url), views, schema=self.SCHEMA, lanes=LANES)
         known = topology.transform("known", self.known, joined)
         counted = topology.transform("count", self.count, known, lanes=LANES, by="campaign")
-        topology.sink("out", sinks.discard(), counted)
+        topology.sink("out", NOOP, counted)
         return topology
 
     SCHEMA = "ad long, spent double, campaign string"
@@ -176,7 +184,7 @@ class JvmOnly:
         hashed = topology.transform("hash", lambda frame: frame.selectExpr(self.DIGEST), views)
         ads = topology.transform("ads", lambda frame: frame.selectExpr(self.AD), hashed)
         counted = topology.transform("count", lambda frame: frame.groupBy("ad").count(), ads, lanes=LANES, by="ad")
-        topology.sink("out", sinks.discard(), counted)
+        topology.sink("out", NOOP, counted)
         return topology
 
     def by_hand(self, rows: DataFrame) -> DataFrame:
@@ -218,7 +226,7 @@ def _compared(
     for number in range(form.turns + 1):
         epochs = EPOCHS if number else form.warm_up
         spark.resume(topology.name)
-        _turn(turns[0], lambda: spark._job(topology.name).epochs, number == 0, epochs)
+        _turn(turns[0], lambda: spark.job(topology.name).epochs, number == 0, epochs)
         spark.pause(topology.name)
         by_hand.start()
         _turn(turns[1], lambda: by_hand.epochs, number == 0, epochs)
@@ -257,7 +265,7 @@ class ByHand:
         self.query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
 
     def _epoch(self, batch: DataFrame, number: int) -> None:
-        self.plan(batch).write.format("noop").mode("overwrite").save()
+        _noop(self.plan(batch), number)
         self.epochs += 1
 
 
@@ -278,7 +286,7 @@ def _idle(form: OverheadForm) -> tuple[float, float]:
 def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: OverheadForm) -> float:
     changes = {name: JobAllocation({"in": 1, "work": 1}, pace_s) for name in names}
     spark.apply(Action(ActionKind.RELAX, None, changes, Cause("measured")))
-    wait_for(lambda: all(spark._job(name).epochs >= form.warm_up for name in names))
+    wait_for(lambda: all(spark.job(name).epochs >= form.warm_up for name in names))
     before_s, cores_s = time.time(), process_tree_cpu_s()
     time.sleep(form.idle_s)
     return (process_tree_cpu_s() - cores_s) / (time.time() - before_s)
@@ -288,7 +296,7 @@ def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: OverheadFo
 
 
 @contextmanager
-def _redis() -> Iterator[str]:
+def redis_server() -> Iterator[str]:
     """A Redis of our own with a campaign for most ads."""
     server = shutil.which("redis-server")
     if server is None:

@@ -14,7 +14,7 @@ from headgate.bench.workload import ROWS, Work, engine, home, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.spark import sinks, sources
 from headgate.spark.sinks.files import Files
 from headgate.spark.sources.load import Generator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headgate.spark.engine import SparkEngine
 
-TIMES = 10
+TIMES = 8
 RATE = 2000
 LANES = (2, 4)
 WORK = Work(cpu_s=20e-6)
@@ -104,7 +104,7 @@ def measure() -> Result:
 def _live(spark: SparkEngine, place: Path) -> tuple[list[float], tuple[float, float]]:
     seen, out = SeenLanes(), sinks.files(place / "out")
     spark.submit(_topology(seen, out))
-    wait_for(lambda: spark._job("live").epochs >= WARM_UP)
+    wait_for(lambda: spark.job("live").epochs >= WARM_UP)
     spent = []
     for number in range(TIMES + 1):
         lanes = LANES[number % 2]

@@ -21,19 +21,19 @@ from typing import Any
 import psutil
 
 from headgate import files
-from headgate.bench import NAMES, bench
+from headgate.bench import ALONE_MIN, PLANNED_MIN, bench
 from headgate.core.quantities import show_seconds
-from headgate.sim.report import bar_summary
+from headgate.sim.reports.report import bar_summary
 
 PLACE = Path("out/bench")
-SHORTER: Mapping[str, Mapping[str, Any]] = {"chaos": {"minutes": 3.0}}
+SHORTER: Mapping[str, Mapping[str, Any]] = {"chaos": {"minutes": 2.0}}
 """Options of benchmarks that take longer than five minutes by themselves."""
 LIMIT_S = 600.0
 """A benchmark that has not ended after this time is ended and counts as failed; the full form has no limit."""
 END_S = 120.0
 """Time for a benchmark to end what it started, once it was asked to end; then all of it is killed."""
 KILL_S = 10.0
-MARK = "HEADGATE_BENCH"
+TAG = "HEADGATE_BENCH"
 """Environment variable by which all processes of a benchmark are found, also those with sessions of their own."""
 Record = dict[str, Any]
 """When and where all benchmarks ran, and what each found, as it is written to the file."""
@@ -46,27 +46,32 @@ def measured(name: str, full: bool) -> Record:
     return {"bench": name, "figures": figures, "bars": bars, "notes": list(found.notes)}
 
 
-def all_measured(full: bool, names: Sequence[str] = NAMES) -> Iterator[Record]:
+def all_measured(full: bool, names: Sequence[str] = tuple(PLANNED_MIN)) -> Iterator[Record]:
     """What each benchmark found; one that fails says why, and the others go on."""
     for name in names:
         begun_s = time.monotonic()
-        print(f"bench: {name}", file=sys.stderr, flush=True)
+        planned_s = None if full else round(60 * {**PLANNED_MIN, **ALONE_MIN}.get(name, 0.0), 1)
+        print(
+            f"bench: {name}{'' if planned_s is None else f', {show_seconds(planned_s)} planned'}",
+            file=sys.stderr,
+            flush=True,
+        )
         found = _apart(name, full)
-        yield {**found, "took_s": round(time.monotonic() - begun_s, 1)}
+        yield {**found, "planned_s": planned_s, "took_s": round(time.monotonic() - begun_s, 1)}
 
 
 def _apart(name: str, full: bool) -> Record:
     """In a process of its own, of which nothing is left in the end."""
-    mark = uuid.uuid4().hex
+    tag = uuid.uuid4().hex
     process = subprocess.Popen(
-        _command(name, full), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}
+        _command(name, full), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, TAG: tag}
     )
     try:
         said, complained = process.communicate(timeout=None if full else LIMIT_S)
     except subprocess.TimeoutExpired:
         return _failed(name, f"it did not end within {show_seconds(LIMIT_S)}")
     finally:
-        _end(process, mark)
+        _end(process, tag)
     if process.returncode == 0:
         return dict(json.loads(said.splitlines()[-1]))
     return _failed(name, (complained.strip().splitlines() or ["it said nothing"])[-1])
@@ -80,12 +85,12 @@ def _failed(name: str, reason: str) -> Record:
     return {"bench": name, "figures": [], "bars": [], "notes": [f"The benchmark failed: {reason}"], "failed": True}
 
 
-def _end(process: subprocess.Popen[str], mark: str) -> None:
+def _end(process: subprocess.Popen[str], tag: str) -> None:
     """Ask a benchmark that still runs to end what it started, then kill what is left."""
     if process.poll() is None:
         process.terminate()
         _await_end(process, END_S)
-    left = _marked(mark)
+    left = _tagged(tag)
     for one in left:
         with suppress(psutil.Error):
             one.kill()
@@ -99,8 +104,8 @@ def _await_end(process: subprocess.Popen[str], within_s: float) -> None:
         process.communicate(timeout=within_s)
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _environment(process).get(MARK) == mark]
+def _tagged(tag: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _environment(process).get(TAG) == tag]
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A worker is killed with `kill -9`: how long until a keyed job's output is current again, with backups on one, two and three hosts.
+"""A worker is killed with `kill -9`: how long until the output of a keyed job is current, by the number of hosts with backups.
 
 On a standalone cluster on this machine. The lost host always holds the same amount of state; its slices come up at the same time on the
 hosts that have their backups (ChronoStream, fig. 19). Beside it, Spark's own state store on RocksDB with changelog checkpointing,
@@ -10,12 +10,12 @@ Output is current again with the first epoch that has rows which were not there 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from headgate.bench import Figure, Result, native
-from headgate.bench.cluster import (
+from headgate.bench.workers import (
     MEASURES,
     Feed,
     Outputs,
@@ -27,13 +27,12 @@ from headgate.bench.cluster import (
     stream,
     topology,
 )
-from headgate.config import StateSettings
+from headgate.config import SparkSettings, StateSettings
 from headgate.errors import EngineError
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 
-BACKUPS = (1, 2, 3)
-ROUNDS = (BACKUPS, BACKUPS[::-1])
-"""Kills, in this order; the mean counts."""
+SHORT, FULL = (1, 3), (1, 2, 3)
+"""Numbers of hosts with backups; each is measured twice, in this order and backwards, and the mean counts."""
 LOST_MB = 128
 """State on the host that is lost."""
 HOSTS = 4
@@ -41,7 +40,8 @@ SETTLE = 8
 FILLS = 8
 FASTER, NOT_SLOWER = 1.0, 1.25
 """Spark's own recovery takes so much longer; backups on more hosts take no longer than this (a few seconds differ by chance)."""
-SETTINGS = StateSettings(backups=1, backup_epochs=2, upkeep_epochs=1000)
+STATE = StateSettings(backups=1, backup_epochs=2, upkeep_epochs=1000)
+SETTINGS = SparkSettings(driver_memory_mb=1024, retries=0, state=STATE)
 SPARK_WAIT_S = 3.0
 """For so long Spark's tasks wait for the host that had their state, unless told otherwise."""
 
@@ -56,22 +56,23 @@ class Recovery:
     """Between two outputs, before."""
 
 
-def measure() -> Result:
+def measure(full: bool = False) -> Result:
     """Seconds from the kill until the output is current again."""
-    found: dict[int, list[Recovery]] = {backups: [] for backups in BACKUPS}
+    counts = FULL if full else SHORT
+    found: dict[int, list[Recovery]] = {backups: [] for backups in counts}
     with cluster(HOSTS, SETTINGS) as hosts:
-        for kill, backups in enumerate(backups for turn in ROUNDS for backups in turn):
+        for kill, backups in enumerate((*counts, *reversed(counts))):
             doomed = "0" if kill == 0 else f"again-{kill}"
             hosts.leased(doomed)
             found[backups].append(_recovered(hosts, f"kill-{kill}", backups, doomed))
-    with cluster(HOSTS, SETTINGS, SPARK_WAIT_S) as hosts:
+    with cluster(HOSTS, replace(SETTINGS, place_wait_s=SPARK_WAIT_S)) as hosts:
         restored = _restored(hosts, "0")
     took_s = {backups: fmean(one.took_s for one in each) for backups, each in found.items()}
     figures = [Figure("state on the lost host", LOST_MB, "MB")]
     for count, each in found.items():
         figures += _figures(f"backups on {count} {'host' if count == 1 else 'hosts'}", each)
     figures += _figures("Spark's own state, restored on 3 hosts", [restored])
-    most = max(took_s[2], took_s[3]) / took_s[1]
+    most = max(took_s[count] for count in counts[1:]) / took_s[1]
     factor = restored.took_s / took_s[3]
     return Result(
         tuple(figures),

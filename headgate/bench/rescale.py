@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from headgate.bench import Figure, Result, native
-from headgate.bench.cluster import MEASURES, Feed, Outputs, keys_of, put_in_place, stream, topology
+from headgate.bench.workers import MEASURES, Feed, Outputs, keys_of, put_in_place, stream, topology
 from headgate.bench.workload import engine, home, wait_for
 from headgate.config import SparkSettings
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.spark.engine import SparkEngine
 
 STATE_MB = 1024
@@ -47,9 +47,10 @@ SHORT, FULL = RescaleForm(LANES[:2], settle=6), RescaleForm(LANES, settle=10)
 def measure(full: bool = False, state_mb: int = STATE_MB) -> Result:
     """Seconds from the decision to the next output, both ways; and whether other lanes changed what was put out."""
     keys, form = keys_of(state_mb), FULL if full else SHORT
-    live, rescaled = _live(keys, form.lanes, form.settle)
-    _, steady = _live(keys, form.lanes[:1] * len(form.lanes), form.settle)
-    restarted = _restarted(keys, form.lanes, form.settle)
+    with engine(SETTINGS) as spark:
+        live, rescaled = _live(spark, keys, form.lanes, form.settle)
+        _, steady = _live(spark, keys, form.lanes[:1] * len(form.lanes), form.settle)
+        restarted = _restarted(spark, keys, form.lanes, form.settle)
     figures = [Figure("state", state_mb, "MB"), Figure("keys", keys, "")]
     for (before, after), here, there in zip(pairwise(form.lanes), live, restarted, strict=True):
         figures += [
@@ -69,10 +70,10 @@ def measure(full: bool = False, state_mb: int = STATE_MB) -> Result:
     )
 
 
-def _live(keys: int, lanes: tuple[int, ...], settle: int) -> tuple[list[float], Outputs]:
+def _live(spark: SparkEngine, keys: int, lanes: tuple[int, ...], settle: int) -> tuple[list[float], Outputs]:
     """The delays of going from each number of lanes to the next, and all outputs."""
     outputs, delays = Outputs(), []
-    with home() as place, engine(SETTINGS) as spark:
+    with home() as place:
         feed = Feed(place / "in", keys, ahead=0)
         put_in_place(spark, NAME, keys)
         spark.submit(topology(NAME, feed.folder, outputs, lanes[0]))
@@ -83,6 +84,7 @@ def _live(keys: int, lanes: tuple[int, ...], settle: int) -> tuple[list[float], 
             done = _go_on(feed, outputs, done + 1)
             delays.append(outputs.at_s[-1] - before_s)
             done = _go_on(feed, outputs, done + settle - 1)
+        spark.remove(NAME)
     return delays, outputs
 
 
@@ -100,9 +102,9 @@ def _change(spark: SparkEngine, lanes: int) -> None:
     spark.apply(Action(ActionKind.RECONFIGURE, NAME, {NAME: wanted}, Cause("measured")))
 
 
-def _restarted(keys: int, lanes: tuple[int, ...], settle: int) -> list[float]:
+def _restarted(spark: SparkEngine, keys: int, lanes: tuple[int, ...], settle: int) -> list[float]:
     outputs, delays = Outputs(), []
-    with home() as place, engine(SETTINGS) as spark:
+    with home() as place:
         feed = Feed(place / "in", keys, FILLS, ahead=0)
         query = _started(spark, feed, place, lanes[0], outputs)
         done = _go_on(feed, outputs, FILLS + settle)

@@ -29,6 +29,9 @@ from headgate.core.model import (
     Action,
     ActionKind,
     Cause,
+    EpochPart,
+    EpochSpan,
+    EpochTiming,
     Graph,
     HostReading,
     Job,
@@ -44,18 +47,30 @@ from headgate.health.records import Diagnosis, DiagnosisKind, Measurement, Sympt
 from headgate.jobfile import JobRequest
 from headgate.journal import SqliteJournal
 from headgate.ports import Effect, JobPhase, JobRecord, JobState, LatencyRecord, RoundRecord
+from headgate.scheduler.memory import Decision
+from headgate.scheduler.policies import Static
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
+from headgate.state.checkpoint import SNAPSHOTS
+from headgate.state.inspect import checkpoint_of
 from headgate.topology import Topology
 
 ROUND_S = 10.0
 SLICES = 32
-WARM_UP_S = 600.0
-"""So long the control loop waits before it decides anything."""
 SPREAD = ((0.55, 30.0), (0.8, 40.0), (1.1, 20.0), (1.6, 8.0), (2.6, 2.0))
 """Latencies of the rows of a window, as shares of their mean, with weights."""
 AT_ONCE = 500
 """Rounds that are written in one transaction."""
+HOT_KEYS = {
+    "customer-1042": 0.19,
+    "customer-77": 0.038,
+    "customer-9310": 0.031,
+    "customer-412": 0.012,
+    "customer-5": 0.009,
+}
+"""The fullest keys of keyed operators, with the share of the rows of each."""
+SLICE_BYTES = 6_400_000
+"""Size of a slice of keyed state that is as full as the mean."""
 BASE_ROUNDS = 360
 """Different rounds of a long journal; they repeat after so many."""
 
@@ -147,6 +162,18 @@ def parts(count: int) -> list[ShownJob]:
 # -- the service -------------------------------------------------------------------------------------------------------
 
 
+class Resting(Static):
+    """A policy that decides nothing: formulas cannot be helped."""
+
+    def phase(self) -> str:
+        return "converged"
+
+    def decide(self, view: View) -> Decision:
+        return Decision(
+            "converged", "no remedy is known that would help fraud-score; all other jobs meet their intents"
+        )
+
+
 class Silent:
     """A watcher that looks away."""
 
@@ -170,10 +197,13 @@ def show(home: Path, shown: Sequence[ShownJob], length_s: float, clock: Callable
     """A service of these jobs whose journal is that long; its control loop only looks on, because formulas cannot be helped."""
     with SqliteJournal(home / "journal.sqlite") as journal:
         fill(journal, shown, clock(), length_s)
+        _write_snapshots(home, shown)
         engine = ShowEngine(clock, {part.name: part for part in shown})
-        loop = Loop(Settings(round_s=ROUND_S, warm_up_s=WARM_UP_S))
+        loop = Loop(Settings(round_s=ROUND_S))
         service = Service(engine, Registry(home / "jobs.json"), journal, loop, Silent(), clock)
-        service.start([(JobRequest("show.py", part.name, part.tenant), part.topology()) for part in shown])
+        service.controller.policy = Resting()
+        service.prepare([(JobRequest("show.py", part.name, part.tenant), part.topology()) for part in shown])
+        service.jobs.starts.run()
         try:
             yield Show(service, engine)
         finally:
@@ -181,6 +211,9 @@ def show(home: Path, shown: Sequence[ShownJob], length_s: float, clock: Callable
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
+
+
+SHOWN_EPOCHS = 20
 
 
 @dataclass(slots=True)
@@ -278,6 +311,16 @@ class ShowEngine:
     def is_vacant(self, host: str) -> bool:
         return True
 
+    def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
+        return {"per-customer": HOT_KEYS} if self.shown[name].keyed else {}
+
+    def epochs(self, job: str) -> tuple[EpochTiming, ...]:
+        """Two a second."""
+        ended = int(2 * (self.clock() - self.began_s))
+        rows = self.shown[job].rate_rows_s / 2
+        shown = range(ended - SHOWN_EPOCHS, ended)
+        return tuple(EpochTiming(number, self.began_s + number / 2, rows, _epoch_spans(number)) for number in shown)
+
     def lost(self) -> str:
         return ""
 
@@ -293,7 +336,7 @@ def _operator(part: ShownJob, graph: Graph, name: str, elapsed_s: float, lanes: 
     """Keyed operators are skewed: one slice of lane 0 is hot."""
     inputs, rows = graph.operators[name].inputs, part.rate_rows_s * elapsed_s
     skewed = part.keyed and name == "per-customer"
-    hot = [9.0 if slice_ == 0 else 1.0 + 0.4 * math.sin(2.0 * slice_) for slice_ in range(SLICES)]
+    hot = _slice_weights()
     weights = [sum(hot[lane::lanes]) if skewed else 1.0 + 0.06 * math.sin(lane + len(name)) for lane in range(lanes)]
     busiest = {"look-up": 1.0, "per-customer": 0.7}.get(name, 0.15) * part.busy()
     return OperatorReading(
@@ -306,6 +349,39 @@ def _operator(part: ShownJob, graph: Graph, name: str, elapsed_s: float, lanes: 
         hosts=tuple(f"host-{lane % 3}" for lane in range(lanes)),
         slice_rows=tuple(rows * one / sum(hot) for one in hot) if skewed else None,
     )
+
+
+def _epoch_spans(number: int) -> tuple[EpochSpan, ...]:
+    """Half a second; what the sinks leave of it, the job waits."""
+    archive_s = 0.15 + 0.05 * math.sin(number)
+    alerts_s = 0.09 + 0.02 * math.sin(3 * number)
+    return (
+        EpochSpan(EpochPart.READ, 0.02),
+        EpochSpan(EpochPart.LOG, 0.01),
+        EpochSpan(EpochPart.PLAN, 0.03),
+        EpochSpan(EpochPart.SINK, archive_s, "archive"),
+        EpochSpan(EpochPart.SINK, alerts_s, "alerts"),
+        EpochSpan(EpochPart.STATE, 0.02),
+        EpochSpan(EpochPart.COUNT, 0.01),
+        EpochSpan(EpochPart.WAIT, 0.395 - archive_s - alerts_s),
+        EpochSpan(EpochPart.COMMIT, 0.015),
+    )
+
+
+def _write_snapshots(home: Path, shown: Sequence[ShownJob]) -> None:
+    """Files that have a size and take no space."""
+    for part in shown:
+        checkpoint = checkpoint_of(home / "jobs" / part.name, "per-customer")
+        for slice_, weight in enumerate(_slice_weights() if part.keyed else ()):
+            folder = checkpoint / SNAPSHOTS / f"{slice_:05}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "000000000010.state").open("wb") as file:
+                file.truncate(int(SLICE_BYTES * weight))
+
+
+def _slice_weights() -> list[float]:
+    """Slice 0 is hot."""
+    return [9.0 if slice_ == 0 else 1.0 + 0.4 * math.sin(2.0 * slice_) for slice_ in range(SLICES)]
 
 
 # -- the past ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from headgate.bench import Figure, Result
 from headgate.core.intents import Intent
 from headgate.loads import Diurnal
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.sim.run import run
 from headgate.sim.spec import HostSpec, JobSpec, OperatorSpec, Scenario
 

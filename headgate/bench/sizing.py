@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from headgate.bench import Figure, Result
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import load_scenario
 

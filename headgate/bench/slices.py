@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from headgate.bench import Figure, Result
 from headgate.bench.keyed import OneLane, room, some_keys, with_slices
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.state.aggregate import Aggregate
 from headgate.state.operators import KeyedOperator
 
 SLICES = (1, 4, 16, 64, 256)
 ROWS, KEYS = 200_000, 500_000
-WARM_UP, TURNS = 3, 30
+WARM_UP, TURNS = 3, 20
 WORKLOADS = {"number keys": pa.int64(), "text keys": pa.string()}
 MOST = 1.05
 

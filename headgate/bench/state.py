@@ -29,7 +29,7 @@ from headgate.bench.workload import engine, home, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.errors import EngineError
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.spark import sinks
 from headgate.spark.engine import SparkEngine
 from headgate.topology import Topology
@@ -72,7 +72,7 @@ class StateForm:
     """Every way runs for so long, whatever it gets done, but within so many epochs."""
 
 
-SHORT, FULL = StateForm(WORKLOADS[:1], 14.0), StateForm(WORKLOADS, 40.0)
+SHORT, FULL = StateForm(WORKLOADS[:1], 10.0), StateForm(WORKLOADS, 40.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 from headgate.bench import Figure, Result, ratio
 from headgate.bench.workload import Work, engine, job, mean, satisfaction, watched
 from headgate.config import FAST, SparkSettings
+from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.metrics import View
 from headgate.scheduler.policies import policy_named
-from headgate.settings import settings_from
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 from headgate.spark import sources
 from headgate.topology import Topology
 
@@ -37,7 +37,7 @@ class TenantsForm:
     """After the warm-up; the load triples half-way."""
 
 
-SHORT, FULL = TenantsForm(30.0, 50.0), TenantsForm(60.0, 200.0)
+SHORT, FULL = TenantsForm(20.0, 50.0), TenantsForm(60.0, 200.0)
 SETTINGS = settings_from({**FAST, "window_s": 24.0})
 LANES, DEFAULT_LANES = 2, SLOTS
 URGENT, RELAXED, LOOK_UP = "urgent", "relaxed", "look-up"
@@ -56,7 +56,7 @@ class Way:
     """What Spark has instead of Headgate's configuration."""
 
 
-OURS = SparkSettings(slots=SLOTS)
+OURS = SparkSettings(slots=SLOTS, first_pace_s=SETTINGS.window_s / 3)
 UNLIMITED = SparkSettings(slots=SLOTS, first_rows=1_000_000_000, read_limit=1_000_000_000, longest_epoch_s=1e9)
 """An epoch reads all that has arrived, as it does without Headgate."""
 SPARKS_WORKERS = {"spark.python.daemon.module": "pyspark.daemon", "spark.sql.streaming.pollingDelay": "10ms"}

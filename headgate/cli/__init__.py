@@ -1,4 +1,4 @@
-"""The command line: reads what a person asks for, prints what came of it; every mistake is one sentence."""
+"""The command line: parses arguments, prints results; every error is one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from contextlib import suppress
 import click
 
 import headgate
-from headgate.cli import adopt, bench, cluster, demo, journal, metrics, reference, simulate, state, whatif
+from headgate.cli import (
+    adopt,
+    bench,
+    demo,
+    epochs,
+    jobs,
+    journal,
+    metrics,
+    reference,
+    run,
+    simulate,
+    state,
+    tenants,
+    whatif,
+)
 from headgate.cli.output import complain
 from headgate.errors import EngineLostError, HeadgateError
 
@@ -18,12 +32,15 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 """What a shell reports after Ctrl-C, and for a program whose reader has gone."""
 
 TOGETHER: Mapping[tuple[str, ...], str] = {
+    ("explain", "epochs"): "Show what happened to a job, or its last epochs.",
     ("pause", "resume"): "Stop a job after its epoch, or continue it.",
     ("remove", "removed", "restore"): "Remove a job, list removed jobs, restore one.",
     ("share", "limit"): "Set the weight of a job, or its read limit.",
     ("status", "ui"): "Show the jobs as they are now, or the dashboard.",
     ("simulate", "scenarios"): "Run a scenario on the simulator, or list them.",
+    ("bench", "demo"): "Measure Headgate, or watch three jobs share Spark.",
     ("settings", "rules", "metrics"): "List settings, rules, or metrics for Prometheus.",
+    ("tenant", "audit"): "Manage tenants, or list who changed what.",
     ("submit", "adopt"): "Add the jobs of a file, or of a PySpark script.",
 }
 """Commands that share a line of the help."""
@@ -33,7 +50,7 @@ def main() -> None:
     """Entry point: run a command and leave with its exit code."""
     code = run_command(sys.argv[1:])
     if code == EngineLostError.exit_code:
-        # Threads that wait for a Spark that is gone would keep the process, and whoever starts it again, waiting.
+        # Threads that wait for a Spark that is gone would keep the process alive and delay its restart.
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)
@@ -41,7 +58,7 @@ def main() -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run a command; whatever goes wrong on purpose is told in one line."""
+    """Run a command; an error that Headgate raises on purpose is printed as one line."""
     try:
         code = cli.main(list(arguments), prog_name="headgate", standalone_mode=False)
         print(end="", flush=True)  # unlike sys.stdout.flush(), also where the shell closed the output
@@ -99,6 +116,6 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (simulate, journal, whatif, cluster, adopt, metrics, reference, state, bench, demo):
+for _module in (simulate, journal, epochs, whatif, run, jobs, adopt, metrics, reference, state, tenants, bench, demo):
     for _command in _module.COMMANDS:
         cli.add_command(_command)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.output import home_option, pairs
+from headgate.config.settings import all_settings_from
 from headgate.core.quantities import number, seconds, show_seconds
 from headgate.errors import InputError, JobFileError
-from headgate.settings import all_settings_from
 
 if TYPE_CHECKING:
-    from headgate.settings import RunSettings
+    from headgate.config.settings import RunSettings
     from headgate.spark.adoption.adopt import Adoption, Script
 
 
@@ -66,7 +66,7 @@ def adopt(
         arrival,
         every.service.adopt_quiet_s,
     )
-    files = [_adopted(one, dry_run) for one in _found(given, every)]
+    files = [_adopted(one, dry_run) for one in _adoptions_of(given, every)]
     if dry_run:
         click.echo("nothing was changed; run headgate adopt without --dry-run to continue")
     else:
@@ -80,8 +80,8 @@ def _points(text: str) -> float:
         raise InputError(f'--worth is "{text}"; it must be a number of points, such as 10') from None
 
 
-def _found(script: Script, every: RunSettings) -> list[Adoption]:
-    """Run the script on a Spark of its own, which ends with it."""
+def _adoptions_of(script: Script, every: RunSettings) -> list[Adoption]:
+    """Run the script on a separate Spark, which ends with the script."""
     from headgate.spark import session
     from headgate.spark.adoption.adopt import adoptions
     from headgate.spark.adoption.checkpoint import refuse_running
@@ -100,7 +100,7 @@ def _found(script: Script, every: RunSettings) -> list[Adoption]:
 
 @contextmanager
 def _limited(script: Path, limit_s: float) -> Iterator[None]:
-    """A script that never waits for its queries is given up."""
+    """Stop a script that never waits for its queries."""
 
     def give_up(*_: object) -> None:
         raise JobFileError(

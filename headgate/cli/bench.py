@@ -57,7 +57,7 @@ def bench(
     from dataclasses import asdict
 
     from headgate.bench import bench as measure
-    from headgate.sim import report
+    from headgate.sim.reports import report
 
     check_picture(plot)
     result = measure(name, Path(plot) if plot is not None else None, full, minutes=minutes, seed=seed, kills=kills)
@@ -76,7 +76,7 @@ def bench(
 
 def _spread(low: float | None, high: float | None) -> str:
     """Least and greatest; nothing for what was measured once."""
-    from headgate.sim import report
+    from headgate.sim.reports import report
 
     return "" if low is None or high is None else f"{report.figure(low)} – {report.figure(high)}"
 
@@ -106,14 +106,16 @@ def _bench_all(full: bool, plot: str | None, json_too: bool) -> int:
 def _outcome(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     """What one of all benchmarks came to, as it ends."""
     held = sum(bar["holds"] for bar in found["bars"])
-    yield verbatim(f"{found['bench']}: {held} of {len(found['bars'])} bars hold, {show_seconds(found['took_s'])}")
+    planned = f" ({show_seconds(found['planned_s'])} planned)" if found.get("planned_s") else ""
+    took = f"{show_seconds(found['took_s'])}{planned}"
+    yield verbatim(f"{found['bench']}: {held} of {len(found['bars'])} bars hold, {took}")
     yield from (verbatim(f"  {note}") for note in found["notes"])
 
 
 def _compared(
     name: str, title: str, bar: str, before: float | None, now: float | None, change: float | None, holds: bool
 ) -> tuple[str, ...]:
-    from headgate.sim import report
+    from headgate.sim.reports import report
 
     changed = "" if change is None else f"{100 * change:+.0f} %"
     return name, title, bar, report.figure(before), report.figure(now), changed, "yes" if holds else "NO"

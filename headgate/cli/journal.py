@@ -13,12 +13,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.cli.output import (
+    access_of_command,
     as_json,
     by_the_clock,
     clock_time,
     complain,
-    home_option,
     plain_table,
+    service_option,
     show,
     show_json,
     time_of_day,
@@ -60,12 +61,12 @@ def _client(home: str) -> Client | None:
     """The service in this place; None if nothing says that there is one."""
     from headgate.server.home import Home
 
-    place = Home(Path(home))
-    if place.read_address() is None:
+    place, access = Home(Path(home)), access_of_command()
+    if access.server is None and place.read_address() is None:
         return None
     from headgate.server.client import Client
 
-    return Client(place)
+    return Client(place, access)
 
 
 def journal_in(home: str) -> str:
@@ -79,12 +80,12 @@ def journal_in(home: str) -> str:
 
 
 @click.command()
-@click.argument("job")
-@home_option
+@click.argument("job", metavar="JOB|HOST")
+@service_option
 @journal_option
 @as_json
 def explain(job: str, home: str, journal: str | None, json_too: bool) -> None:
-    """Show what happened to a job or a host, and why."""
+    """Show what happened to a job or a leased host, and why."""
     from headgate import explain as explaining
 
     lines, about = _story(job, home, journal)
@@ -109,17 +110,17 @@ def _live_story(job: str, home: str) -> tuple[list[Line], Mapping[str, str]] | N
     if client is None:
         return None
     try:
-        told = client.story(job)
+        story = client.story(job)
     except NoServiceError:
         return None
-    return told.lines, told.about
+    return story.lines, story.about
 
 
 # -- status ------------------------------------------------------------------------------------------------------------
 
 
 @click.command(short_help="Show the jobs as they are now.")
-@home_option
+@service_option
 @journal_option
 @as_json
 def status(home: str, journal: str | None, json_too: bool) -> int:
@@ -187,7 +188,7 @@ def _recorded(record: RoundRecord, about: Mapping[str, str], note: str = "") -> 
     yield from screen.jobs_table([dataclasses.replace(row, note=note) for row in screen.rows_of_round(record)])
     if record.decision != record.phase:
         yield verbatim(f" {record.decision}")
-    yield from screen.advice_lines(record.advice)
+    yield from screen.advice_lines(alert.sentence for alert in record.advice)
     if BILL_KEY in about:
         yield verbatim(f" hosts: {about[BILL_KEY]}")
 
@@ -217,7 +218,7 @@ def live_status(status: Status) -> Iterator[RenderableType]:
 
 
 def leases_shown(leases: LeasesStatus) -> Iterator[RenderableType]:
-    """What is leased, what it has cost, and for whom."""
+    """Leased hosts with their cost, and the cost of each job."""
     rows = [
         (host.name, host.address, f"{host.phase}{f': {host.reason}' if host.reason else ''}", show_seconds(host.paid_s))
         for host in leases.hosts

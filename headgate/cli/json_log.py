@@ -22,7 +22,7 @@ INFO, WARNING = "info", "warning"
 
 
 def print_line(line: str) -> None:
-    """To standard output, at once: whoever collects logs reads lines."""
+    """Write a line to standard output and flush it, so that log collectors see it at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

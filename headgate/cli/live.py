@@ -14,7 +14,8 @@ from headgate.cli.output import time_of_day
 from headgate.core.metrics import View
 from headgate.core.model import Action
 from headgate.ports import JobPhase, JobState
-from headgate.screen import SPARK_CELLS, Screen, intents_met, table, thinned
+from headgate.screen import SPARK_CELLS, Screen, intents_met, table, thin_out
+from headgate.server.starting import starts_in_words
 
 if TYPE_CHECKING:
     from headgate.server.service import Watcher
@@ -47,16 +48,20 @@ class ServiceScreen(Screen):
 
     def _picture(self, view: View, phase: str) -> RenderableType:
         stopped = list(_stopped(self._states))
-        recent = thinned(self._history, SPARK_CELLS)
+        recent = thin_out(self._history, SPARK_CELLS)
         height = self.console.height - 1 - len(stopped)
         return Group(table(view, phase, recent, list(self._actions), height, self.clock(view.at_s)), *stopped)
 
 
 def _stopped(states: Mapping[str, JobState]) -> Iterable[Text]:
+    """A line for each job that does not run; jobs that wait for their first start are counted in one line."""
+    started = starts_in_words(states)
+    if started:
+        yield Text(f" {started}", "yellow")
     for name, state in states.items():
-        if state.phase is not JobPhase.RUNNING:
-            told = f" {name}  {state.phase.value}{f': {state.reason}' if state.reason else ''}"
-            yield Text(told, STYLES.get(state.phase, "dim"), no_wrap=True, overflow="ellipsis")
+        if state.phase is not JobPhase.RUNNING and (state.phase is not JobPhase.STARTING or state.reason):
+            state_line = f" {name}  {state.phase.value}{f': {state.reason}' if state.reason else ''}"
+            yield Text(state_line, STYLES.get(state.phase, "dim"), no_wrap=True, overflow="ellipsis")
 
 
 class Steadfast:

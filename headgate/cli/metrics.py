@@ -1,4 +1,4 @@
-"""`headgate metrics`: what Prometheus and Grafana are configured with, and what a running service tells them."""
+"""`headgate metrics`: configuration for Prometheus and Grafana, and the current metrics of a running service."""
 
 from __future__ import annotations
 

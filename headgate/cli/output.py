@@ -6,10 +6,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console, RenderableType
@@ -21,7 +21,9 @@ from headgate.errors import InputError
 if TYPE_CHECKING:
     from headgate.config import Settings
     from headgate.journal import SqliteJournal
+    from headgate.server.client import Access
 
+Callback = TypeVar("Callback", bound=Callable[..., Any])
 PIPED_WIDTH = 140
 """Width of tables where no terminal says how wide it is."""
 
@@ -29,6 +31,47 @@ as_json = click.option("--json", "json_too", is_flag=True, help="Print one line 
 home_option = click.option(
     "--home", metavar="DIR", default=".headgate", show_default=True, help="Directory of the service's files."
 )
+
+SERVER_KEY, TOKEN_FILE_KEY = "headgate.server", "headgate.token_file"
+
+
+def _kept(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+        context.meta[key] = value
+
+    return keep
+
+
+def service_option(command: Callback) -> Callback:
+    """Which service a command talks to: the one of a home, or one elsewhere with the token of a tenant."""
+    options = (
+        home_option,
+        click.option(
+            "--server",
+            metavar="URL",
+            expose_value=False,
+            callback=_kept(SERVER_KEY),
+            help="Address of a service whose home is elsewhere [default: HEADGATE_SERVER].",
+        ),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            expose_value=False,
+            callback=_kept(TOKEN_FILE_KEY),
+            help="File with the token of a tenant [default: HEADGATE_TOKEN, or the token of the home].",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def access_of_command() -> Access:
+    """How the command that runs now reaches its service."""
+    from headgate.server.client import Access
+
+    given = context.meta if (context := click.get_current_context(silent=True)) is not None else {}
+    return Access.of(os.environ, given.get(SERVER_KEY), given.get(TOKEN_FILE_KEY))
 
 
 def console_of_stdout() -> Console:
@@ -61,14 +104,14 @@ def show_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    """Rows of text under a headline."""
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]]) -> RenderableType:
+    """Rows of text, or of other things that can be drawn, under a headline."""
     from rich import box
     from rich.table import Table
 
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for row in rows:
-        table.add_row(*map(verbatim, row))
+        table.add_row(*(verbatim(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headgate.cli.output import plain_table, show
-from headgate.settings import KINDS, describe, reference
+from headgate.config.settings import KINDS, describe, reference
 
 
 @click.command()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headgate.core.metrics import View
     from headgate.scheduler.memory import Decision
     from headgate.scheduler.policies import Policy
-    from headgate.sim.bars import Bar
+    from headgate.sim.reports.bars import Bar
     from headgate.sim.run import Watcher
     from headgate.sim.simulate import Experiment, Simulated
     from headgate.sim.spec import Scenario
@@ -55,6 +55,11 @@ PICTURE_S = 0.1
     "--seeds", type=click.IntRange(min=1), metavar="N", help="Run N seeds, from --seed on, and show the spread."
 )
 @click.option("--trace", metavar="CSV", help="Give every load the shape of this trace (timestamp, rows).")
+@click.option(
+    "--model",
+    type=click.Choice(["continuous", "epochs"]),
+    help="Run a scenario of threads in epochs, as Spark does, with latency intents 50 times longer.",
+)
 @click.option("--hours", type=float, metavar="H", help="Simulate this many hours.")
 @click.option(
     "--set", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting; `headgate settings` lists them."
@@ -70,15 +75,15 @@ PICTURE_S = 0.1
 @click.option("--strict", is_flag=True, help="Exit with 1 if a bar of the scenario does not hold.")
 @as_json
 def simulate(
-    scenario: str, policies: tuple[str, ...], seed: int | None, seeds: int | None, trace: str | None, hours: float | None,
-    settings: tuple[str, ...], plot: str | None, journal: str | None, observe_only: bool, watch: bool, strict: bool,
-    json_too: bool,
+    scenario: str, policies: tuple[str, ...], seed: int | None, seeds: int | None, trace: str | None,
+    model: str | None, hours: float | None, settings: tuple[str, ...], plot: str | None, journal: str | None,
+    observe_only: bool, watch: bool, strict: bool, json_too: bool,
 ) -> int:  # fmt: skip
     """Run a scenario on the simulator, under one or more policies."""
     from headgate.sim.simulate import Experiment
 
     named = tuple(name for given in policies for name in given.split(","))
-    experiment = Experiment(scenario, named, trace, hours, pairs(settings), observe_only)
+    experiment = Experiment(scenario, named, trace, hours, pairs(settings), observe_only, model)
     if seeds is not None:
         _refuse_with_seeds(plot=plot, journal=journal, watch=watch)
         return _simulate_seeds(experiment, range(seed or 0, (seed or 0) + seeds), strict, json_too)
@@ -150,8 +155,8 @@ def _paced(screen: Screen, pace_s: float) -> Watcher:
 
 
 def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
-    from headgate.sim import report
-    from headgate.sim.billing_report import hosts_table
+    from headgate.sim.reports import report
+    from headgate.sim.reports.billing_report import hosts_table
 
     scenario, first = done.scenario, next(iter(done.runs.values()))
     yield (
@@ -182,8 +187,8 @@ def _report(done: Simulated, observe_only: bool) -> Iterator[RenderableType]:
 
 
 def _simulate_seeds(experiment: Experiment, seeds: range, strict: bool, json_too: bool) -> int:
-    from headgate.sim import report
-    from headgate.sim.billing_report import spread_of_hosts
+    from headgate.sim.reports import report
+    from headgate.sim.reports.billing_report import spread_of_hosts
     from headgate.sim.simulate import simulate_seeds
 
     scenario = experiment.load()
@@ -230,7 +235,7 @@ def check_picture(plot: str | None) -> None:
 
 
 def _draw(done: Simulated, plot: str) -> None:
-    from headgate.sim.plot import draw
+    from headgate.sim.reports.plot import draw
 
     try:
         draw(done.scenario, done.runs, done.variants, Path(plot))

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from headgate.cli.cluster import field_value
+from headgate.cli.jobs import field_value
 from headgate.cli.journal import existing, journal_in, journal_option
 from headgate.cli.output import as_json, home_option, plain_table, show, show_json, verbatim
 from headgate.core.quantities import seconds, show_seconds
 from headgate.errors import InputError
-from headgate.screen import sparkline, thinned
+from headgate.screen import sparkline, thin_out
 
 if TYPE_CHECKING:
-    from headgate.sim.whatif import Answer, JobOutlook, Outlook, Question, Tried
+    from headgate.sim.whatif import Answer, JobOutlook, Outlook, Question
 
 CELLS = 24
 """Width of a bar."""
@@ -41,13 +41,13 @@ def what_if(home: str, journal: str | None, json_too: bool, **given: Any) -> Non
 
     The simulator is calibrated from the newest readings in the journal. Several changes combine.
     """
-    from headgate.sim.whatif import answered
+    from headgate.sim.whatif import answer_question, summary
 
     question = _question(**given)
     with existing(journal or journal_in(home)) as opened:
-        answer = answered(opened, question)
+        answer = answer_question(opened, question)
     if json_too:
-        show_json(_summary(answer))
+        show_json(summary(answer))
     else:
         show(*_report(answer, question))
 
@@ -118,7 +118,7 @@ def _report(answer: Answer, question: Question) -> Iterator[RenderableType]:
     yield ""
     yield verbatim(f" now        {_bar(now.satisfaction)} of all utility, {_cluster(now)}, as measured")
     yield verbatim(f" predicted  {_bar(then.satisfaction)} of all utility, {_cluster(then)}")
-    course = thinned([value for value in then.course if value is not None], COURSE_CELLS)
+    course = thin_out([value for value in then.course if value is not None], COURSE_CELLS)
     yield verbatim(f" course     {sparkline(course, COURSE_CELLS)} {show_seconds(question.after_s)} after the change")
     yield verbatim(f" model      {100 * answer.modelled_now:.0f} % without any change")
     for note in answer.notes:
@@ -150,8 +150,8 @@ def _row(name: str, now: JobOutlook | None, then: JobOutlook) -> tuple[str, ...]
 STATES = {True: "", False: " missed", None: " measuring"}
 
 
-def _both(now: JobOutlook | None, then: JobOutlook, told: Callable[[JobOutlook], str]) -> str:
-    before, after = "-" if now is None else told(now), told(then)
+def _both(now: JobOutlook | None, then: JobOutlook, shown: Callable[[JobOutlook], str]) -> str:
+    before, after = "-" if now is None else shown(now), shown(then)
     return after if before == after else f"{before} → {after}"
 
 
@@ -177,30 +177,6 @@ def _bar(share: float | None) -> str:
 
 def _cluster(outlook: Outlook) -> str:
     return f"{outlook.hosts} host{'s' if outlook.hosts > 1 else ''}, {outlook.slots} slots"
-
-
-# -- for programs ------------------------------------------------------------------------------------------------------
-
-
-def _summary(answer: Answer) -> dict[str, Any]:
-    return {
-        "now": _outlook(answer.now),
-        "then": _outlook(answer.then),
-        "modelled_now": answer.modelled_now,
-        "tried": [_tried(one) for one in answer.tried],
-        "enough": answer.enough,
-        "notes": list(answer.notes),
-    }
-
-
-def _outlook(outlook: Outlook) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {**asdict(outlook), "satisfaction": outlook.satisfaction, "all_met": outlook.all_met}
-
-
-def _tried(one: Tried) -> dict[str, Any]:
-    return {"size": one.size, "satisfaction": one.satisfaction, "met": one.met}
 
 
 COMMANDS = (what_if,)

@@ -7,12 +7,13 @@ from headgate.config.declaring import UNLIMITED, setting
 from headgate.config.hosts import FAST_HOSTS, HostSettings, PoolSettings
 from headgate.config.loop import FAST, Settings, snapshots_needed
 from headgate.config.service import ServiceSettings
-from headgate.config.spark import OTLP, SparkSettings
+from headgate.config.spark import FAST_SPARK, OTLP, SparkSettings
 from headgate.config.state import StateSettings
 
 __all__ = [
     "FAST",
     "FAST_HOSTS",
+    "FAST_SPARK",
     "OTLP",
     "UNLIMITED",
     "HostSettings",

@@ -14,10 +14,15 @@ class HostSettings:
 
     provision_s: float = setting(20.0, "s", "Time between two decisions about hosts.", 0.1)
     trend: int = setting(
-        5, "observations", "BTU-based: durations from which the trend of an operator is computed (algorithm 1).", 2
+        5,
+        "observations",
+        "BTU-based: number of recent durations from which the trend of an operator is computed (algorithm 1).",
+        2,
     )
     scaling_queue: float = setting(
-        100.0, "rows", "BTU-based: an operator gets a lane only if more rows than this wait for it (algorithm 1)."
+        100.0,
+        "rows",
+        "BTU-based: an operator gets a lane only if more rows than this wait for the operator (algorithm 1).",
     )
     cached_factor: float = setting(
         0.01,
@@ -52,19 +57,21 @@ class HostSettings:
         10,
     )
     release_share: float = setting(
-        0.05, "share", "Least share of a BTU, at its end, in which it is decided whether a host stays.", 0, 1
+        0.05,
+        "share",
+        "The provisioner decides whether a host stays in the last part of its BTU: at least this share of the BTU.",
+        0,
+        1,
     )
     lane_start_s: float = setting(10.0, "s", "Longest time that a lane takes to start on a ready host.")
-    lane_drain_s: float = setting(
-        20.0, "s", "Time in which a lane that is removed drains: it finishes the rows that it has begun."
-    )
+    lane_drain_s: float = setting(20.0, "s", "A lane that is removed finishes the rows that it holds within this time.")
     lease_retries: int = setting(
         3, "times", "The provisioner pauses for `lease_retry_s` after more failed leases in a row than this.", 0
     )
     lease_retry_s: float = setting(
         300.0,
         "s",
-        "The provisioner adds no host for this long after too many failed leases in a row. Without any host it goes on leasing.",
+        "The provisioner adds no host for this long after too many failed leases in a row, unless no host is left.",
     )
     queue_high: float = setting(
         250.0, "rows", "Threshold baseline: an operator gets one lane when more rows than this wait."
@@ -77,6 +84,15 @@ class HostSettings:
     queue_low: float = setting(
         1.0, "rows", "Threshold baseline: an operator loses one lane when fewer rows than this wait."
     )
+    lease_wait_s: float = setting(
+        300.0,
+        "s",
+        "Executors and machines that a command leases: a host that is not ready this long after its lease has failed.",
+        1,
+    )
+    command_s: float = setting(
+        30.0, "s", "Each call of the command of `--hosts command:FILE` must end within this time.", 0.1
+    )
     host_log_mb: float = setting(
         10.0, "MB", "Leased hosts: a log of the master, a worker or an executor is rotated above this size.", 0.01
     )
@@ -84,7 +100,10 @@ class HostSettings:
         3, "files", "Leased hosts: rotated files of each log of a master, worker or executor that are kept.", 1, 1000
     )
     released_logs: int = setting(
-        10, "hosts", "Leased hosts: number of released hosts whose logs are kept, those released last.", 0
+        10,
+        "hosts",
+        "Leased hosts: the service keeps the logs of this many released hosts, beginning with the newest.",
+        0,
     )
     point_price: float = setting(
         1.0, "money per hour", "Value of one point of utility; a host is leased for intents only if it earns its price."
@@ -97,9 +116,10 @@ class PoolSettings:
 
     host_cores: int = setting(2, "slots", "Tasks that run at once on a leased host.", 1, 1024)
     host_memory_mb: int = setting(1024, "MB", "Memory of the executor on a leased host.", 512)
-    host_price: float = setting(1.0, "money", "Price of a leased host for each BTU that has begun.")
+    host_price: float = setting(1.0, "money", "Price of a leased host for each started BTU.")
     btu_s: float = setting(600.0, "s", "Length of a billing time unit (BTU), in which leased hosts are paid.", 1)
     startup_s: float = setting(20.0, "s", "Usual time from the lease of a host until it runs lanes.")
+    most_hosts: int = setting(10, "hosts", "Most hosts that `--hosts command:FILE` leases at once.", 1, 10_000)
     most_per_hour: float = setting(
         UNLIMITED,
         "money per hour",

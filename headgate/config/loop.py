@@ -44,7 +44,7 @@ class Settings:
     load_change: float = setting(
         0.2,
         "share",
-        "A change of a job's input by more than this share ends the skipping of the job, and clears the last action on the job of blame.",
+        "When the input of a job changes by more than this share, the scheduler no longer skips the job, nor blames its last action.",
         0,
     )
     reduction: float = setting(
@@ -111,7 +111,7 @@ class Settings:
     growth_limit: float = setting(
         5.0, "times", "Model sizing: an operator gets at most this many times its lanes per step.", 1
     )
-    brink: float = setting(
+    close_to_miss: float = setting(
         0.9,
         "share",
         "The scheduler helps a job whose latency exceeds this share of its intent before the job misses the intent, if cores are free.",
@@ -137,8 +137,9 @@ class Settings:
     objective: str = setting(
         "total",
         "",
-        "What the scheduler maximises: the `total` utility, or the `lowest` satisfaction of a job (max-min fairness).",
-        choices=("total", "lowest"),
+        "What the scheduler maximises: the `total` utility, the `lowest` satisfaction of a job, or `fair`: the lowest weighted"
+        " satisfaction of a tenant, then the total.",
+        choices=("total", "lowest", "fair"),
     )
     juice_tolerance: float = setting(
         0.005,
@@ -160,13 +161,24 @@ class Settings:
         "The scheduler lengthens the pace of a job with time to spare only if the pace grows by more than this share.",
         0,
     )
+    slot_wait: float = setting(
+        0.2, "share", "Slots are short if tasks spend at least this share of their time waiting for a slot.", 0.01, 1
+    )
+    share_step: float = setting(
+        4.0,
+        "times",
+        "While task slots are short, the scheduler raises the share of a job that misses its intent to this many times its declared"
+        " share, before the job gets lanes; 1 switches this off.",
+        1,
+        10,
+    )
     hungry_steps: int = setting(
         2, "actions", "Headgate raises advice about a job after this many reconfigurations without enough gain.", 1
     )
     crowded_share: float = setting(
         0.5,
         "share",
-        "Headgate reports the cluster as oversubscribed if it stays below its maximum utility for more than this share of an hour.",
+        "Headgate reports the cluster as oversubscribed if the total utility stays below its maximum for more than this share of an hour.",
         0,
         1,
     )
@@ -176,10 +188,13 @@ class Settings:
     journal_keep_h: float = setting(168.0, "h", "The journal keeps rounds for this long.")
     actions_keep_h: float = setting(8760.0, "h", "The journal keeps actions for this long.")
     keep_removed_h: float = setting(
-        24.0, "h", "A removed job can be restored for this long; at 0, its checkpoint and state are deleted at once.", 0
+        24.0,
+        "h",
+        "A removed job can be restored for this long; at 0, Headgate deletes the checkpoint and state of a removed job at once.",
+        0,
     )
     keep_dead_letters_h: float = setting(
-        720.0, "h", "The service deletes dead letters older than this, those of removed jobs too.", 0
+        720.0, "h", "The service deletes dead letters older than this, including dead letters of removed jobs.", 0
     )
     remedies: str = setting(
         "diagnosed",
@@ -214,6 +229,9 @@ class Settings:
         "Health: lanes that differ are a symptom only if the busiest costs at least this share of the time more than its peers.",
         0,
         1,
+    )
+    memory_short: float = setting(
+        0.9, "share", "Health: a host that uses at least this share of its memory is short of memory.", 0, 1
     )
     alike: float = setting(
         0.25,

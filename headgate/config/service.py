@@ -44,7 +44,7 @@ class ServiceSettings:
     metrics_operators: int = setting(
         20,
         "operators",
-        "Operators of a job with their own series in `/metrics`; further ones are summed as `other`.",
+        "Operators of a job with their own series in `/metrics`; further operators are summed as `other`.",
         0,
     )
     metrics_hosts: int = setting(
@@ -56,17 +56,30 @@ class ServiceSettings:
     objective_share: float = setting(
         0.95,
         "share",
-        "Share of rounds in which an intent should be met; the alert rules divide misses by the rest.",
+        "Share of rounds in which an intent should be met; the alert rules divide the misses by the remaining share, the error budget.",
         0,
         0.9999,
     )
     login_link_s: float = setting(3600.0, "s", "Dashboard: a login link that was not used is void after this time.", 1)
     session_h: float = setting(12.0, "h", "Dashboard: a browser has to log in again after this time.", 0.01)
     login_failures: int = setting(
-        5, "logins", "Dashboard: after this many failed logins within a minute, further logins have to wait.", 1, 1000
+        5,
+        "logins",
+        "After this many failed logins or wrong tokens of an address within a minute, the API refuses further ones of this address.",
+        1,
+        1000,
+    )
+    lane_memory_mb: float = setting(
+        128.0, "MB", "Memory that a lane counts with against the memory quota of its tenant.", 1
+    )
+    token_days: float = setting(
+        90.0, "days", "A token of a tenant expires after this time, unless it is made for another one.", 0.001, 3650
     )
     changes_kept: int = setting(
         1000, "changes", "Changes by people that the service keeps, each with the name of the person.", 1
+    )
+    what_if_s: float = setting(
+        120.0, "s", "Dashboard: the service stops a prediction that takes longer than this.", 1, 3600
     )
     adopt_quiet_s: float = setting(
         30.0,

@@ -12,14 +12,30 @@ class StateSettings:
     """How keyed state is kept."""
 
     slices_per_core: int = setting(
-        4, "slices", "Slices of a keyed operator per core that it may ever use, unless it sets `slices`.", 1, 256
+        4,
+        "slices",
+        "Slices of a keyed operator for each core that the operator may ever use, unless the operator sets `slices`.",
+        1,
+        256,
+    )
+    checkpoint: str = setting(
+        "",
+        "path or URI",
+        "Directory or object store (`s3://BUCKET/FOLDER`) that all hosts reach, for keyed state, the records of epochs and placement;"
+        " empty: the home directory.",
+    )
+    state_dir: str = setting(
+        "",
+        "path",
+        "Directory on a local disk of each host, for the slices of keyed operators; empty: on a cluster Spark's local directory"
+        " (`spark.local.dir`), on one machine the home directory.",
     )
     backups: int = setting(1, "copies", "Backup copies of each slice on other hosts of a cluster.", 0, 16)
     backup_epochs: int = setting(5, "epochs", "Interval at which backup copies of slices are brought up to date.", 1)
     rebuilt_at_once: int = setting(
         4, "slices", "Slices that a host rebuilds together, reading their deltas once for all of them.", 1
     )
-    tend_s: float = setting(
+    copy_work_s: float = setting(
         1.0, "s", "A host interrupts the upkeep of its copies after this time, to free its slots for lanes.", 0, 3600
     )
     hot_share: float = setting(
@@ -29,7 +45,10 @@ class StateSettings:
         64, "items", "Items of a list or window that are stored and rewritten together.", 1, 65536
     )
     largest_slice_mb: int = setting(
-        16_384, "MB", "Largest size of one slice with values of varying length; it reserves addresses, not memory.", 1
+        16_384,
+        "MB",
+        "Largest size of one slice with values of varying length; the size reserves addresses, not memory.",
+        1,
     )
     least_free_mb: int = setting(
         64,
@@ -52,6 +71,12 @@ class StateSettings:
     )
     combine_ratio: float = setting(
         3.5, "rows", "An aggregation combines rows before the exchange from this many rows per key and epoch on.", 1
+    )
+    combine_rows: int = setting(
+        10_000,
+        "rows",
+        "An aggregation combines rows before the exchange from this many rows per epoch on; fewer cost less than the tasks that combine.",
+        1,
     )
     combine_epochs: int = setting(
         20, "epochs", "Interval at which an aggregation that combines rows checks whether combining still pays.", 1

@@ -1,1 +1,1 @@
-"""The vocabulary of Headgate and its arithmetic, pure: jobs, intents, readings, latency, metrics, sizing."""
+"""Pure data types and arithmetic of Headgate: jobs, intents, readings, latency, metrics, sizing."""

@@ -1,8 +1,8 @@
-"""What an epoch costs: a fixed part, a part for each row, and so how many rows an epoch of a given length may read.
+"""Cost model of an epoch: a fixed cost, a cost per row, and the number of rows that fit into an epoch of a given duration.
 
-The two parts come from a line through the recent epochs (Theil-Sen: the median of the slopes of all pairs, which a few odd epochs
-do not move). A limit that divided the whole time by the rows would blame the rows for the fixed part: with a fixed part longer
-than the wanted epoch, each epoch would read fewer rows than the one before.
+A Theil-Sen fit (median slope over all pairs) through the recent epochs yields both costs; a few outliers do not move the fit.
+Dividing the whole duration by the rows would charge the fixed cost to the rows: with a fixed cost above the target duration,
+every epoch would read fewer rows than the previous epoch.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from itertools import combinations
 from statistics import median
 
 KEPT = 12
-"""Epochs that the line is drawn through."""
+"""Number of recent epochs in the fit."""
 SPREAD = 1.25
-"""The largest of these epochs has at least so many times the rows of the smallest, or there is no line to draw."""
+"""Smallest ratio of rows, largest to smallest epoch, at which a line is fitted."""
 PROBE = 2.0
-"""An epoch that is to tell the parts has the rows of the largest divided by this."""
+"""A probe epoch, read to separate fixed and per-row cost, has the rows of the largest epoch divided by `PROBE`."""
 APART = 0.1
-"""Two epochs make a slope if their rows differ by this share of the largest epoch."""
+"""Smallest difference in rows between two epochs that yield a slope, as a share of the largest epoch."""
 NEWEST = 3
-"""Epochs that say what rows cost now, where all epochs have about the same number of rows."""
+"""Number of newest epochs that yield the current cost when all epochs have about the same number of rows."""
 CHANGED = 2.0
-"""Two epochs in a row that both take so many times as long as the line says, or as short, begin a new line."""
+"""Factor by which two consecutive epochs must both be slower, or both faster, than predicted before the fit restarts."""
 GROWTH = 2.0
-"""An epoch reads at most so many times the rows of the largest recent epoch: how long more rows take is a guess."""
+"""Most rows of the next epoch, as a multiple of the largest recent epoch: beyond that, the fit is an extrapolation."""
 LEAST_S = 0.01
-"""No epoch counts as shorter than this."""
+"""Shortest epoch duration, in seconds, that the fit uses."""
 
 Epoch = tuple[float, float]
-"""Rows of an epoch, and its seconds."""
+"""Rows and duration in seconds of one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCost:
-    """The recent epochs of a job, and the line through them.
+    """The recent epochs of a job and the cost line fitted through them.
 
     >>> cost = EpochCost().after(1000, 21.0).after(2000, 22.0)
     >>> round(cost.fixed_s), round(cost.row_s, 4)
@@ -43,12 +43,12 @@ class EpochCost:
 
     epochs: tuple[Epoch, ...] = ()
     fixed_s: float = 0.0
-    """Seconds that an epoch takes without rows."""
+    """Fixed cost of an epoch, in seconds."""
     row_s: float = 0.0
-    """Seconds for each row."""
+    """Cost of one row, in seconds."""
 
     def after(self, rows: float, took_s: float) -> EpochCost:
-        """What is known after one more epoch; an epoch without rows tells nothing of rows."""
+        """The cost model after one more epoch; an epoch without rows changes nothing."""
         if rows <= 0:
             return self
         epochs = (*self.epochs, (rows, max(LEAST_S, took_s)))[-KEPT:]
@@ -57,9 +57,9 @@ class EpochCost:
         return replace(_line(epochs) or self._scaled(epochs), epochs=epochs)
 
     def rows_in(self, seconds: float) -> float:
-        """Rows that take so long, without the fixed part; no fewer than the last epoch read in that time, fixed part included.
+        """Rows whose per-row cost adds up to `seconds`, and at least the rows that the last epoch read in that time.
 
-        Epochs of one size hide their fixed part. If they are too long, the next epoch is smaller, to tell the parts.
+        Epochs of equal size hide the fixed cost. If such epochs take too long, the next epoch is a smaller probe epoch.
         """
         rows, took_s = self.epochs[-1]
         least, largest = rows * seconds / took_s, max(rows for rows, _ in self.epochs)
@@ -73,14 +73,14 @@ class EpochCost:
         return self.fixed_s + self.row_s * rows
 
     def _has_changed(self, newest: tuple[Epoch, ...]) -> bool:
-        """Whether both epochs are off the line, to the same side."""
+        """Whether both epochs deviate from the line in the same direction."""
         if len(self.epochs) < 2:
             return False
         times = [took_s / max(LEAST_S, self._takes_s(rows)) for rows, took_s in newest]
         return min(times) > CHANGED or max(times) < 1 / CHANGED
 
     def _scaled(self, epochs: tuple[Epoch, ...]) -> EpochCost:
-        """Epochs of one size cannot tell the parts: both have become dearer, or cheaper, by the same factor."""
+        """Scale both costs by one factor: epochs of equal size cannot separate fixed from per-row cost."""
         if self.fixed_s + self.row_s <= 0:
             return EpochCost(row_s=median(took_s / rows for rows, took_s in epochs))
         factor = median(took_s / max(LEAST_S, self._takes_s(rows)) for rows, took_s in epochs[-NEWEST:])
@@ -88,7 +88,7 @@ class EpochCost:
 
 
 def _line(epochs: tuple[Epoch, ...]) -> EpochCost | None:
-    """The line through these epochs; None if they have about the same number of rows."""
+    """The cost line fitted through these epochs; None if all epochs have about the same number of rows."""
     if not _differ(epochs):
         return None
     apart = APART * max(rows for rows, _ in epochs)

@@ -1,6 +1,6 @@
-"""Hosts as all parts of Headgate name them: types that can be leased, and a host while it is leased.
+"""Host types that can be leased, and leased hosts.
 
-A host is paid per billing time unit (BTU); a BTU that has begun is paid in full (VISP, Hochreiner et al., PeerJ CS 2017, section 3.1).
+A host is billed per billing time unit (BTU); a started BTU is billed in full (VISP, Hochreiner et al., PeerJ CS 2017, section 3.1).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from headgate.errors import HostError
 
 HOUR_S = 3600.0
 EXACT_S = 1e-6
-"""Times are sums of floats; less than this is no time at all."""
+"""Rounding error that comparisons of times tolerate, in seconds."""
 
 OperatorKey = tuple[str, str]
-"""Job and operator."""
+"""Names of a job and of one of its operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostType:
-    """A kind of host that can be leased.
+    """A type of host that can be leased.
 
     >>> HostType("small", cores=3, memory_mb=5120, price=1.0, btu_s=600).price_per_hour
     6.0
@@ -31,11 +31,11 @@ class HostType:
     cores: float
     memory_mb: float
     price: float
-    """Money for each BTU that is begun."""
+    """Price of each started BTU."""
     btu_s: float
-    """Length of a billing time unit."""
+    """Length of a billing time unit (BTU), in seconds."""
     startup_s: float = 45.0
-    """How long it usually takes from the lease until it runs lanes."""
+    """Usual time from the lease until the host runs lanes, in seconds."""
 
     def __post_init__(self) -> None:
         """Refuse a host type that cannot be leased."""
@@ -46,7 +46,7 @@ class HostType:
 
     @property
     def price_per_hour(self) -> float:
-        """What it costs for as long as it is held."""
+        """Price of one hour, in the currency of `price`."""
         return self.price * HOUR_S / self.btu_s
 
 
@@ -56,38 +56,38 @@ def _check(holds: bool, where: str, what: str, value: float, rule: str) -> None:
 
 
 class HostPhase(Enum):
-    """Where a leased host stands."""
+    """Life cycle of a leased host."""
 
     STARTING = "starting"
     READY = "ready"
     RELEASING = "releasing"
-    """Its lanes go; then it does."""
+    """The host drains its lanes before its release."""
     FAILED = "failed"
-    """It never came up, or it died."""
+    """The host never started, or died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host while it is leased."""
+    """A leased host."""
 
     name: str
     kind: HostType
     leased_s: float
     phase: HostPhase = HostPhase.STARTING
     images: frozenset[OperatorKey] = frozenset()
-    """Operators whose image it has already, so that another lane of them starts fast."""
+    """Operators whose image the host has cached; further lanes of these operators start fast."""
     reason: str = ""
-    """Why it failed."""
+    """Why the host failed; empty unless the phase is FAILED."""
     address: str = ""
-    """What the engine calls it; empty: by its name."""
+    """The engine's name for the host; empty if the engine uses `name`."""
 
     @property
     def usable(self) -> bool:
-        """Whether lanes may be put on it: as soon as it is leased, until it is to go."""
+        """Whether lanes may be placed on the host: from the lease until its release begins."""
         return self.phase in (HostPhase.STARTING, HostPhase.READY)
 
     def remaining_s(self, at_s: float) -> float:
-        """Time that is paid for and still to come."""
+        """Seconds until the paid billing time units end."""
         return btus_begun(at_s - self.leased_s, self.kind.btu_s) * self.kind.btu_s - (at_s - self.leased_s)
 
 
@@ -95,12 +95,12 @@ NAME = "leased-"
 
 
 def host_name(number: int) -> str:
-    """The name of the host of a lease, by the number of the lease: no name is given twice."""
+    """Unique host name for a lease number."""
     return f"{NAME}{number}"
 
 
 def lease_number(name: str) -> int:
-    """The number in the name of a leased host; 0 for any other name.
+    """The lease number in the name of a leased host; 0 for any other name.
 
     >>> lease_number(host_name(3)), lease_number("db-1")
     (3, 0)
@@ -110,9 +110,29 @@ def lease_number(name: str) -> int:
 
 
 def btus_begun(held_s: float, btu_s: float) -> int:
-    """Billing time units that a host costs which was held for so long.
+    """Number of billing time units billed for a host that was held for `held_s` seconds.
 
     >>> btus_begun(0, 600), btus_begun(600, 600), btus_begun(601, 600)
     (1, 1, 2)
     """
     return max(1, math.ceil(held_s / btu_s - EXACT_S))
+
+
+class HostPlace(Enum):
+    """Where leased hosts come from: the first part of `--hosts`."""
+
+    LOCAL = "local"
+    """Processes of this machine."""
+    EXECUTORS = "executors"
+    """Executors of the cluster that `--master` names."""
+    COMMAND = "command"
+    """Machines that an executable leases; they join the cluster that `--master` names."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSource:
+    """Where leased hosts come from."""
+
+    place: HostPlace = HostPlace.LOCAL
+    command: str = ""
+    """Path of the executable; only for `HostPlace.COMMAND`."""

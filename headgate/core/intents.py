@@ -1,7 +1,7 @@
-"""What a job needs, seen from outside, and what meeting it is worth (Henge (SoCC '18), section 4).
+"""Intents: the latency or juice that a job needs, and the utility of meeting them (Henge (SoCC '18), section 4).
 
-An intent names a latency, a juice or both, and the most that the job can be worth. A shape says how much of that is
-left when the intent is missed; it never rises with latency and never falls with juice, which is checked at once.
+An intent names a latency, a juice or both, and the maximum utility of the job. A shape maps a missed intent to the remaining
+share of that utility. A utility must never rise with latency nor fall with juice; `Intent` checks this when created.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from headgate.core.quantities import (
 from headgate.errors import IntentError
 
 GRID_REACH = 1000.0
-"""A shape is checked from 1/1000 of the latency threshold to 1000 times it."""
+"""A shape is checked from 1/1000 of the latency threshold to 1000 times the threshold."""
 GRID_POINTS = 200
-"""Values at which a shape is checked, besides the threshold."""
+"""Number of values, besides the threshold, at which a shape is checked."""
 IMPLIED_JUICE = 0.95
-"""What a job that regulates itself should get done of its input, if its intent does not say."""
+"""Default juice intent of a job that regulates itself."""
 THROUGHPUT = "throughput"
-"""The policy that is named with a target."""
+"""Name of the policy that takes a target rate, as in "throughput:4000000/min"."""
 ROUNDING = 1e-9
-"""Utility may move this much the wrong way before it counts as a breach."""
+"""Rounding error that the check of a shape tolerates in a utility share."""
 
 
 @runtime_checkable
 class Shape(Protocol):
-    """The share of a job's worth, 0..1, that a measured latency or juice leaves."""
+    """Maps a measured latency or juice to a share, 0..1, of the job's worth."""
 
     def for_latency(self, value_s: float, threshold_s: float) -> float:
-        """Must not rise with `value_s`."""
+        """Share for a measured latency; must not rise with `value_s`."""
 
     def for_juice(self, value: float, threshold: float) -> float:
-        """Must not fall with `value`."""
+        """Share for a measured juice; must not fall with `value`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """Full utility while met, then in proportion to the miss (Henge (SoCC '18), section 4)."""
+    """Full utility while the intent is met, below that in proportion to the miss (Henge (SoCC '18), section 4)."""
 
     def for_latency(self, value_s: float, threshold_s: float) -> float:
         return 1.0 if value_s <= threshold_s else threshold_s / value_s
@@ -61,7 +61,7 @@ class Knee:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """All or nothing."""
+    """Full utility while the intent is met, none otherwise."""
 
     def for_latency(self, value_s: float, threshold_s: float) -> float:
         return float(value_s <= threshold_s)
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A straight line down to nothing at `zero_at` times the latency, or at 1/`zero_at` of the juice."""
+    """Utility falls linearly to zero at `zero_at` times the latency, or at 1/`zero_at` of the juice."""
 
     zero_at: float = 2.0
 
@@ -89,9 +89,9 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """The chance that a user whose patience varies lognormally beyond the threshold still waits.
+    """Probability that a user with lognormally distributed patience still waits beyond the threshold.
 
-    A miss by a factor f leaves 2 * (1 - Phi(ln(f) / sigma)); a small sigma is close to a step.
+    A miss by a factor f leaves the share 2 * (1 - Phi(ln(f) / sigma)); a small sigma approximates a step.
     """
 
     sigma: float = 0.5
@@ -113,7 +113,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Piecewise:
-    """Straight lines between (value, utility) points, constant beyond the ends; it goes up or down, not both.
+    """Linear interpolation between (value, utility) points, constant beyond the ends and monotonic.
 
     >>> Piecewise([("1s", 1.0), ("3s", 0.5)]).for_latency(2.0, 1.0)
     0.75
@@ -139,9 +139,9 @@ class Piecewise:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """A function of the user's: seconds, or juice, to a share 0..1.
+    """A user-defined function from seconds or juice to a utility share 0..1.
 
-    It is only ever asked about values in the range that was checked; beyond it, utility stays as it is at its end.
+    Headgate calls the function only inside the checked range; beyond that range, utility stays constant.
     """
 
     function: Callable[[float], float]
@@ -151,12 +151,12 @@ class Custom:
             raise IntentError(f"function is {shown(self.function)}; it must be a function from a number to 0..1")
 
     def __repr__(self) -> str:
-        """The qualified name, because an address would differ in every process."""
+        """The qualified name instead of an address, so that the text is the same in every process."""
         return f"Custom({self.name})"
 
     @property
     def name(self) -> str:
-        """Where the function is defined; for a callable object, where its class is."""
+        """Module and qualified name of the function, or of the class of a callable object."""
         named = self.function if hasattr(self.function, "__qualname__") else type(self.function)
         return f"{named.__module__}:{named.__qualname__}"
 
@@ -169,7 +169,7 @@ class Custom:
     def _at(self, value: float) -> float:
         try:
             share = self.function(value)
-        # The function is the user's: whatever it raises is told as a mistake in the intent, exit() included.
+        # User code: report anything that the function raises, SystemExit included, as a mistake in the intent.
         except (Exception, SystemExit) as error:
             raise IntentError(
                 f"function {self.name} fails at {value:g} with {type(error).__name__}: {error}"
@@ -178,29 +178,29 @@ class Custom:
 
 
 SHAPES: Mapping[str, Shape] = {"knee": Knee(), "step": Step(), "linear": Linear(), "lognormal": Lognormal()}
-"""The shapes that need no more than their name."""
+"""Shapes that can be chosen by name alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a job needs from outside, and what meeting it is worth; two intents that mean the same are equal.
+    """The latency or juice that a job needs, and the utility of meeting them; intents with the same meaning are equal.
 
     >>> Intent(latency="2s", juice=0.95, worth=35).utility(latency_s=4.0, juice=1.0)
     26.25
     """
 
     latency: str | float | None = field(default=None, compare=False)
-    """Results are wanted within this time: "250ms", "2s", or a number of seconds."""
+    """Longest acceptable latency: "250ms", "2s", or a number of seconds; None: no latency intent."""
     percentile: float | None = None
-    """Which percentile of the latency is meant; None is the mean."""
+    """Percentile of the latency that must meet the intent, 1..100; None: the mean."""
     juice: float | None = None
-    """Share of the arriving input to be processed, above 0 and at most 1."""
+    """Share of the arriving input that the job must process, above 0 and at most 1; None: no juice intent."""
     worth: float = 1.0
-    """The most utility that the job can have, which is its priority."""
+    """Maximum utility of the job, which acts as its priority."""
     shape: str | Shape | Mapping[str, str | Shape] = field(default="knee", compare=False)
-    """How utility falls when the intent is missed; a mapping has one shape for "latency" and one for "juice"."""
+    """How utility falls when the intent is missed; a mapping holds one shape for "latency" and one for "juice"."""
     policy: str | None = None
-    """A job that regulates itself, by this policy: "provision", "throughput:4000000/min", or one of the user's."""
+    """Policy of a job that regulates itself: "provision", "throughput:4000000/min", or a user-defined policy; None: scheduled."""
     latency_s: float | None = field(init=False, repr=False)
     latency_shape: Shape | None = field(init=False, repr=False)
     juice_shape: Shape | None = field(init=False, repr=False)
@@ -220,20 +220,20 @@ class Intent:
         self._set("_identity", " ".join(f"{name}={getattr(self, name)!r}" for name in names))
 
     def utility(self, latency_s: float | None, juice: float | None, tolerance: float = 0.0) -> float | None:
-        """0..worth; the mean of both goals if there are two; None while a needed measurement is not known.
+        """Utility, 0..worth, averaged over latency and juice if both are set; None while a needed measurement is unknown.
 
-        Juice that is at most the share `tolerance` of its threshold below it counts as met.
+        The juice intent counts as met down to `tolerance`, a share of the threshold, below the threshold.
         """
         verdicts = self._verdicts(latency_s, juice, tolerance)
         return None if verdicts is None else self.worth * sum(verdict.share for verdict in verdicts) / len(verdicts)
 
     def met(self, latency_s: float | None, juice: float | None, tolerance: float = 0.0) -> bool | None:
-        """Whether every goal is reached, whatever the shape; None while a needed measurement is not known."""
+        """Whether latency and juice both meet the intent, whatever the shape; None while a needed measurement is unknown."""
         verdicts = self._verdicts(latency_s, juice, tolerance)
         return None if verdicts is None else all(verdict.met for verdict in verdicts)
 
     def describe(self) -> str:
-        """The intent in a few signs: `2 s`, `p99 2 s`, `juice 0.95`, `2 s · 0.95`, `provision`."""
+        """The intent in short form: `2 s`, `p99 2 s`, `juice 0.95`, `2 s · 0.95`, `provision`."""
         if self.policy is not None:
             return self.policy
         if self.latency_s is None:
@@ -243,7 +243,7 @@ class Intent:
         return f"{percentile}{show_seconds(self.latency_s)}{juice}"
 
     def fingerprint(self) -> str:
-        """Text that differs whenever anything of the intent does, and is the same in every process."""
+        """Text that identifies the intent: the same in every process, different for every different intent."""
         return self._identity
 
     def _verdicts(self, latency_s: float | None, juice: float | None, tolerance: float) -> list[_Verdict] | None:
@@ -259,7 +259,7 @@ class Intent:
         return verdicts
 
     def _check_policy(self) -> None:
-        """A job that regulates itself need not say more; what it gets done of its input is then what is shown."""
+        """Check the policy name, and set the default juice for a job that regulates itself without a latency or juice."""
         if self.policy is None:
             return
         if not isinstance(self.policy, str) or not self.policy:
@@ -280,7 +280,7 @@ class Intent:
         by_goal = _shapes_by_goal(self.shape)
         for goal, threshold in (("latency", self.latency_s), ("juice", self.juice)):
             if threshold is None and isinstance(self.shape, Mapping) and goal in self.shape:
-                raise IntentError(f"shape has one for {goal}, but the intent has no {goal}; leave it out")
+                raise IntentError(f"shape has an entry for {goal}, but the intent has no {goal}; remove the entry")
             self._set(f"{goal}_shape", None if threshold is None else by_goal[goal])
         if self.latency_s is not None:
             _check_never_rises(by_goal["latency"], self.latency_s)
@@ -300,14 +300,14 @@ def _percentile(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """One goal of an intent, judged."""
+    """The remaining utility share for latency or juice, and whether the measurement meets the intent."""
 
     share: float
     met: bool
 
 
 def _judge_latency(value_s: float, threshold_s: float, shape: Shape) -> _Verdict:
-    # Clocks of two hosts may disagree, so that a row seems to arrive before it was sent.
+    # Clock skew between two hosts can make a latency negative.
     value_s = max(0.0, value_s)
     return _Verdict(_share(shape, shape.for_latency, value_s, threshold_s), value_s <= threshold_s)
 
@@ -319,7 +319,7 @@ def _judge_juice(value: float, threshold: float, shape: Shape, tolerance: float)
 
 
 def _share(shape: Shape, share_at: Callable[[float, float], float], value: float, threshold: float) -> float:
-    """What the shape says, clamped; a shape may be a class of the user's, which can do anything."""
+    """The share that the shape returns, clamped to 0..1; errors of a user-defined shape become an `IntentError`."""
     try:
         share = share_at(value, threshold)
     except IntentError:
@@ -394,7 +394,7 @@ def _juice_grid(shape: Shape, threshold: float) -> list[float]:
 
 
 def _apart(first: float, second: float) -> tuple[str, str]:
-    """Both numbers with as many digits as it takes to tell them apart."""
+    """Both numbers, formatted with enough digits to differ."""
     texts = [(f"{first:.{digits}f}", f"{second:.{digits}f}") for digits in (2, 4, 6, 10)]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[-1])
 
@@ -432,7 +432,7 @@ def _check_one_direction(pairs: tuple[tuple[float, float], ...]) -> None:
 
 
 Resolve = Callable[[str], Callable[[float], float]]
-"""Finds the function behind "package.module:name"; given by the edge, because the core imports no code of users."""
+"""Loads the function named "package.module:name"; the caller passes the loader, because the core imports no user code."""
 
 _FIELDS = ("latency", "percentile", "juice", "worth", "shape", "policy")
 _KINDS: Mapping[str, Callable[..., Shape]] = {
@@ -450,7 +450,7 @@ _KIND_FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def intent_from(table: Mapping[str, Any], where: str, resolve: Resolve | None = None) -> Intent:
-    """The intent that a table of a TOML file describes; `where` begins the sentence of every error.
+    """Build the intent from a TOML table; `where` starts every error message.
 
     >>> intent_from({"latency": "2s", "shape": {"kind": "linear", "zero_at": 3}}, 'job "T1": intent').latency_s
     2.0

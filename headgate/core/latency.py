@@ -1,7 +1,7 @@
 """Latency of output rows: exact mean, and percentiles of weighted points.
 
-A `Latency` is a set of weighted points. Merging concatenates them; a percentile sorts them. An engine that has more rows than it wants to
-keep reports a few points that stand for many rows each, so nothing here depends on the number of rows.
+Merging two `Latency` values concatenates their points; a percentile sorts the points. An engine with many rows reports a few weighted
+points, so the cost of a percentile does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long output rows took: rows, their summed seconds, and weighted points of the distribution.
+    """Latency of output rows: number of rows, summed seconds, and weighted points of the distribution.
 
     >>> round(Latency.of([0.1, 0.1, 0.4]).mean_s, 3)
     0.2
@@ -26,12 +26,12 @@ class Latency:
 
     @classmethod
     def of(cls, values_s: Iterable[float]) -> Latency:
-        """One row per value."""
+        """The latency of one row per value."""
         return cls.weighted((value, 1.0) for value in values_s)
 
     @classmethod
     def weighted(cls, points: Iterable[tuple[float, float]]) -> Latency:
-        """`weight` rows of `value` seconds each."""
+        """The latency of `weight` rows of `value` seconds for each point (value, weight)."""
         kept = tuple(points)
         return cls(
             rows=sum(weight for _, weight in kept),
@@ -41,15 +41,15 @@ class Latency:
 
     @property
     def mean_s(self) -> float:
-        """Exact mean."""
+        """Exact mean latency in seconds."""
         return self.total_s / self.rows
 
     def percentile_s(self, percentile: float) -> float:
-        """The value below which `percentile` % of the rows lie."""
+        """Latency in seconds that `percentile` % of the rows do not exceed."""
         return self.percentiles_s(percentile)[0]
 
     def percentiles_s(self, *percentiles: float) -> tuple[float, ...]:
-        """Several percentiles at the price of one."""
+        """Several percentiles in seconds, with one sort of the points."""
         ordered = sorted(self.points)
         below = list(accumulate(weight for _, weight in ordered))
         if not below or below[-1] <= 0:
@@ -58,7 +58,7 @@ class Latency:
 
 
 def merge(parts: Iterable[Latency | None]) -> Latency | None:
-    """All rows of all parts; None when there are none."""
+    """The latency of all rows of all parts; None if no part has rows."""
     rows = total_s = 0.0
     points: tuple[tuple[float, float], ...] = ()
     for part in parts:

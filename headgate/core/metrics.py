@@ -1,195 +1,61 @@
-"""From readings to judgements: windows, juice, capacity, latency, utility (Henge, sections 4 to 6).
-
-Engines report counters that only grow. A window is two readings and their difference, so a lost reading costs nothing and a
-window never needs to be re-summed.
-"""
+"""Turn windows into juice, capacity, congestion, latency and utility (Henge, sections 4 to 6), and into the view of a round."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.config import Settings
-from headgate.core.latency import Latency, merge
-from headgate.core.model import OUTSIDE, Graph, HostReading, Job, JobAllocation, JobReading, Snapshot
+from headgate.core.model import OUTSIDE, Graph, HostReading, Job, JobAllocation, Snapshot
+from headgate.core.windows import (
+    ENOUGH_EPOCHS,
+    Sample,
+    Span,
+    Windows,
+    epoch_s,
+    grace_s,
+    in_epochs_s,
+    newest,
+    span_of,
+)
 from headgate.errors import IntentError
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A reading and when it was taken."""
-
-    at_s: float
-    reading: JobReading
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What a job did between two readings of the same allocation."""
-
-    first: Sample
-    last: Sample
-    latency: Latency | None
-
-    @property
-    def seconds(self) -> float:
-        """Length of the span."""
-        return self.last.at_s - self.first.at_s
-
-    def ages_s(self) -> tuple[float, float]:
-        """For how long the last epoch had ended, at both ends of the span: what an epoch does shows only when it ends.
-
-        Never longer than epochs are apart, so that one that does not end is no excuse.
-        """
-        first, last = self.first.reading, self.last.reading
-        if first.epochs == last.epochs:
-            return 0.0, 0.0
-        before_s, after_s = (min(one.epoch_age_s or 0.0, period_s(self)) for one in (first, last))
-        return (before_s, after_s) if self.seconds + before_s > after_s else (0.0, 0.0)
-
-    @property
-    def whole_epochs_s(self) -> float:
-        """From the end of one epoch to the end of another; without epochs, the span."""
-        before_s, after_s = self.ages_s()
-        return self.seconds + before_s - after_s
-
-    def arrived(self, source: str) -> float:
-        """Rows that reached a source."""
-        return self.last.reading.arrived[source] - self.first.reading.arrived.get(source, 0.0)
-
-    def processed(self, operator: str, parent: str) -> float:
-        """Rows of one parent that an operator processed."""
-        before = self.first.reading.operators[operator].processed
-        return self.last.reading.operators[operator].processed[parent] - before.get(parent, 0.0)
-
-    def sent(self, operator: str, child: str) -> float:
-        """Rows an operator sent to one child."""
-        before = self.first.reading.operators[operator].sent
-        return self.last.reading.operators[operator].sent[child] - before.get(child, 0.0)
-
-    def busy_s(self, operator: str) -> tuple[float, ...]:
-        """Seconds each lane of an operator was busy."""
-        before = self.first.reading.operators[operator].busy_s
-        now = self.last.reading.operators[operator].busy_s
-        return tuple(b - a for a, b in zip(before, now, strict=True))
-
-    def of_lanes(self, operator: str, counter: str) -> tuple[float, ...] | None:
-        """By how much an optional counter of each lane, or slice, grew: `lane_rows`, `queued`, `held_s`, `slice_rows`.
-
-        One that was not told yet, because nothing had run, began at 0.
-        """
-        before = getattr(self.first.reading.operators[operator], counter)
-        now = getattr(self.last.reading.operators[operator], counter)
-        if now is None or (before is not None and len(before) != len(now)):
-            return None
-        if before is None:
-            return tuple(now)
-        return tuple(b - a for a, b in zip(before, now, strict=True))
-
-    def rows_in(self, operator: str) -> float:
-        """Rows an operator processed, whatever their parent."""
-        before = sum(self.first.reading.operators[operator].processed.values())
-        return sum(self.last.reading.operators[operator].processed.values()) - before
-
-    def arrival_rows_s(self) -> float:
-        """Input of the job, all sources together."""
-        return sum(self.arrived(source) for source in self.last.reading.arrived) / self.seconds
-
-
-# -- windows ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The readings of the last window, per job."""
-
-    samples: Mapping[str, tuple[Sample, ...]]
-    unread: frozenset[str] = frozenset()
-    """Jobs that run but could not be read the last time."""
-    hosts: tuple[tuple[float, tuple[HostReading, ...]], ...] = ()
-    """The hosts at each moment of the last window."""
-
-    def push(self, snapshot: Snapshot, window_s: float, longer_s: Mapping[str, float] | None = None) -> Windows:
-        """Add one snapshot and forget what is older than the window or belongs to jobs that are gone.
-
-        `longer_s` has the jobs whose windows are of another length. A reading that is not later than the last one of its job is
-        ignored: nothing can be measured between the two.
-        """
-        own = longer_s or {}
-        kept = {
-            name: self._appended(name, reading, snapshot.at_s, own.get(name, window_s))
-            for name, reading in snapshot.jobs.items()
-        }
-        unread = frozenset(name for name, reading in snapshot.jobs.items() if reading is None)
-        hosts = tuple(one for one in self.hosts if snapshot.at_s - window_s - 1e-6 <= one[0] < snapshot.at_s)
-        return Windows(kept, unread, (*hosts, (snapshot.at_s, snapshot.hosts)))
-
-    def _appended(self, name: str, reading: JobReading | None, at_s: float, window_s: float) -> tuple[Sample, ...]:
-        old = self.samples.get(name, ())
-        if reading is None or (old and at_s <= old[-1].at_s):
-            return old
-        oldest_s = at_s - window_s - 1e-6
-        return (*(sample for sample in old if sample.at_s >= oldest_s), Sample(at_s, reading))
-
-
-def span_of(samples: tuple[Sample, ...]) -> Span | None:
-    """The span over these samples; None if there are fewer than two."""
-    if len(samples) < 2:
-        return None
-    return Span(samples[0], samples[-1], merge(sample.reading.latency for sample in samples[1:]))
-
-
-def newest(samples: tuple[Sample, ...], sub_windows: int) -> tuple[Sample, ...]:
-    """The last sub-windows, as many as asked for; with epochs, as many more as it takes to hold three of them."""
-    for count in range(sub_windows + 1, len(samples)):
-        first, last = samples[-count].reading.epochs, samples[-1].reading.epochs
-        if first is None or last is None or last - first >= ENOUGH_EPOCHS:
-            return samples[-count:]
-    return samples
-
-
-ENOUGH_EPOCHS = 3
-"""Fewer say nothing: what is measured would depend on where between two of them the reading fell."""
 
 # -- juice (Henge, section 6) ----------------------------------------------------------------------------------------------------
 
 
 def _source_juice(span: Span, source: str) -> float:
-    """Share of the arrived rows that are not late: with epochs, a row is late when it has waited for two periods."""
+    """Share of the arrived rows that are not late; with epochs, a row is late after waiting for two periods.
+
+    At the start of a job no row can be late yet, which says nothing about whether the job keeps up: from there, all growth counts.
+    """
     arrived = span.arrived(source)
     if arrived <= 0:
         waits = span.last.reading.arrived[source] > span.last.reading.operators[source].processed[OUTSIDE]
         return 0.0 if waits and span.processed(source, OUTSIDE) <= 0 else 1.0
     rows_s = arrived / span.seconds
-    late = [
+    before, after = (
         _waiting(sample, source) - rows_s * (age_s + grace_s(span))
         for sample, age_s in zip((span.first, span.last), span.ages_s(), strict=True)
-    ]
-    came = rows_s * span.whole_epochs_s
-    return min(1.0, max(0.0, 1 - (max(0.0, late[1]) - max(0.0, late[0])) / came))
+    )
+    if after <= 0:
+        return 1.0
+    grown = after - (before if _from_start(span) else max(0.0, before))
+    return min(1.0, max(0.0, 1 - grown / (rows_s * span.whole_epochs_s)))
+
+
+def _from_start(span: Span) -> bool:
+    """Whether the span begins before the job has finished enough epochs for a steady backlog."""
+    return span.first.reading.epochs is not None and span.first.reading.epochs < ENOUGH_EPOCHS
 
 
 def _waiting(sample: Sample, source: str) -> float:
     return sample.reading.arrived[source] - sample.reading.operators[source].processed[OUTSIDE]
 
 
-def grace_s(span: Span) -> float:
-    """Two periods between epochs, but never more than half the span: a job that falls behind must not excuse itself."""
-    return min(2 * period_s(span), span.seconds / 2)
-
-
-def period_s(span: Span) -> float:
-    """Mean time between two epochs, at most the span; 0 without epochs."""
-    first, last = span.first.reading.epochs, span.last.reading.epochs
-    if first is None or last is None:
-        return 0.0
-    return span.seconds / max(1, last - first)
-
-
 def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[float, float]:
-    """Share of the parent's rows that the child processed, and that it was offered."""
+    """Share of the parent's rows that the child processed, and share that the parent sent to the child."""
     children = graph.children[parent]
     offered = span.sent(parent, child)
     total = offered if len(children) == 1 else sum(span.sent(parent, other) for other in children)
@@ -202,15 +68,15 @@ def _edge_shares(graph: Graph, span: Span, parent: str, child: str) -> tuple[flo
 
 
 def job_juice(graph: Graph, span: Span) -> float | None:
-    """Eq. 6, with sink weights: what the sinks got of what they would get if nothing waited; None if it is not known what waits.
+    """Juice of a job (eq. 6, with sink weights): share of the ideal output that reached the sinks; None if the backlog is unknown.
 
-    With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so the sources are summed
-    on the way: no table per operator is needed.
+    With equal weights the denominator is the number of sources, as in the paper. Eq. 5 is linear, so one pass over the operators
+    sums over the sources.
     """
     if span.first.reading.backlog is None or span.last.reading.backlog is None:
         return None
     if span.last.reading.backlog == 0:
-        return 1.0  # nothing waits: no need to look at every edge
+        return 1.0  # no backlog: skip the edges
     actual: dict[str, float] = {}
     ideal: dict[str, float] = {}
     for name, operator in graph.operators.items():
@@ -221,49 +87,35 @@ def job_juice(graph: Graph, span: Span) -> float | None:
             actual[name], ideal[name] = _source_juice(span, name), 1.0
     got, due = (sum(graph.operators[sink].weight * juice[sink] for sink in graph.sinks) for juice in (actual, ideal))
     share = got / due
-    return 1.0 if share > 1 else share  # a share that is no number stays one, so that no decision is made on it
+    return 1.0 if share > 1 else share  # NaN stays NaN, so that the scheduler does not decide on it
 
 
 # -- capacity and congestion (Henge, sections 5.1 and 5.2) -----------------------------------------------------------------------
 
 
 def capacities(graph: Graph, span: Span) -> dict[str, float]:
-    """Eq. 3: share of the span in which each operator's busiest lane was busy.
+    """Capacity of each operator (eq. 3): share of the span in which its busiest lane was busy.
 
-    Where stages run one after another, the operators of a job share the time spent in epochs: the slowest operator counts as
-    busy for all of it, the others in proportion.
+    With epochs, the stages of a job run one after another: the slowest operator counts as busy for all time spent in epochs,
+    the other operators in proportion.
     """
     busiest = {name: max(span.busy_s(name), default=0.0) for name in graph.operators}
-    in_epochs_s = _in_epochs_s(span)
-    if in_epochs_s is None:
+    spent_s = in_epochs_s(span)
+    if spent_s is None:
         return {name: min(1.0, busy / span.seconds) for name, busy in busiest.items()}
     slowest = max(busiest.values())
-    share = min(1.0, in_epochs_s / span.seconds)
+    share = min(1.0, spent_s / span.seconds)
     return {name: share * busy / slowest if slowest > 0 else 0.0 for name, busy in busiest.items()}
 
 
-def _in_epochs_s(span: Span) -> float | None:
-    first, last = span.first.reading.in_epochs_s, span.last.reading.in_epochs_s
-    return None if first is None or last is None else last - first
-
-
-def epoch_s(span: Span) -> float | None:
-    """Mean duration of an epoch; None without epochs."""
-    spent = _in_epochs_s(span)
-    first, last = span.first.reading.epochs, span.last.reading.epochs
-    if spent is None or first is None or last is None or last <= first:
-        return None
-    return spent / (last - first)
-
-
 def cluster_congested(hosts: tuple[HostReading, ...]) -> bool | None:
-    """A cluster is congested when the majority of its hosts are; None if no host is known."""
-    known = [host.congested for host in hosts if host.congested is not None]
-    return None if not known else sum(known) * 2 > len(known)
+    """Whether the majority of the hosts is congested; None if no host can be judged."""
+    judged = [congested for host in hosts if (congested := host.congested) is not None]
+    return None if not judged else sum(judged) * 2 > len(judged)
 
 
 def steady_hosts(windows: Windows, now: tuple[HostReading, ...]) -> tuple[HostReading, ...]:
-    """The hosts of now with the least that was wanted of each in the window: congestion counts only if it holds throughout."""
+    """The current hosts with the lowest load and demand of each in the window: congestion counts only if it lasts for the window."""
     seen: dict[str, list[HostReading]] = {host.name: [host] for host in now}
     for _, hosts in windows.hosts:
         for host in hosts:
@@ -279,12 +131,20 @@ def _steady(now: HostReading, seen: list[HostReading]) -> HostReading:
     return dataclasses.replace(now, load=min(loads, default=None), running=running, waiting=waiting)
 
 
-# -- the view that decisions are made on -----------------------------------------------------------------------------------------
+def slot_wait(windows: Windows, now: tuple[HostReading, ...]) -> float | None:
+    """Share of their time for which tasks waited for a slot in the window; None if no task ran, or tasks are unknown."""
+    hosts = [host for _, hosts in windows.hosts for host in hosts] or now
+    tasks = [(h.running, h.waiting) for h in hosts if not h.suspect and h.running is not None and h.waiting is not None]
+    demand = sum(running + waiting for running, waiting in tasks)
+    return sum(waiting for _, waiting in tasks) / demand if demand > 0 else None
+
+
+# -- the scheduler's view --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job as the scheduler sees it: measured over the window, and over the newest sub-windows."""
+    """One job as the scheduler sees it: measurements of the whole window and of the newest sub-window; None means unknown."""
 
     job: Job
     allocation: JobAllocation
@@ -294,71 +154,79 @@ class JobView:
     utility: float | None
     met: bool | None
     recent: float | None
-    """Utility in the newest sub-window alone."""
+    """Utility in the newest sub-window alone; None if unknown."""
     recent_latency_s: float | None
     samples: tuple[Sample, ...]
     trouble: str = ""
-    """Why the job cannot be judged although it was measured: what its utility did; empty if it can."""
+    """The error of the job's utility function, which keeps a measured job from being judged; empty without an error."""
 
     @property
     def worth(self) -> float:
-        """The utility when the intent is met."""
+        """The job's utility while it meets its intent."""
         return self.job.intent.worth
 
     @property
     def satisfaction(self) -> float | None:
-        """Utility as a share of the maximum."""
+        """Utility as a share of the job's worth, 0..1; None if the utility is unknown."""
         return None if self.utility is None else self.utility / self.worth
 
     def is_new(self, warm_up_s: float) -> bool:
-        """Whether the job was measured for too short a time to be judged."""
+        """Whether the job has less than `warm_up_s` seconds of measurements."""
         return self.span is None or self.span.seconds < warm_up_s - 1e-6
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, nothing was put out since the start, or nothing says how late or how much: nothing can be judged."""
+        """Whether the measured job has no utility because its latency or juice is unknown, as before its first output."""
         unknown = self.latency_s is None or self.juice is None
         return self.span is not None and unknown and self.utility is None
 
     @property
+    def share(self) -> int | None:
+        """Current weight of the job when slots are short; None if the engine has no shares."""
+        return (
+            self.samples[-1].reading.share if self.samples and self.allocation.share is None else self.allocation.share
+        )
+
+    @property
     def lag_unknown(self) -> bool:
-        """Whether the job was measured and its sources do not say how many rows wait: its juice is not known."""
+        """Whether the juice of a measured job is unknown, because its sources do not report their backlog."""
         return self.span is not None and self.juice is None
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All jobs and hosts at one moment."""
+    """All jobs and hosts in one round."""
 
     at_s: float
     jobs: Mapping[str, JobView]
     hosts: tuple[HostReading, ...]
     unread: frozenset[str]
     steady: tuple[HostReading, ...] | None = None
-    """The hosts with the least that was wanted of each in the window; None: only one moment is known."""
+    """The hosts with the lowest load and demand of each in the window; None if only the current readings are known."""
+    slot_wait: float | None = None
+    """Share of their time for which tasks waited for a slot in the window, 0..1; None if no task ran, or tasks are unknown."""
 
-    @property
-    def congested(self) -> bool | None:
-        """Whether the cluster was congested throughout the window."""
-        return cluster_congested(self.lasting)
+    congested: bool | None = field(init=False, repr=False, compare=False)
+    """Whether the cluster was congested throughout the window; None if unknown. The rules ask for each job, so it is computed once."""
+    suspects: dict[str, HostReading] = field(init=False, repr=False, compare=False)
+    """Hosts whose last heartbeat is too old, by name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "congested", cluster_congested(self.lasting))
+        object.__setattr__(self, "suspects", {host.name: host for host in self.hosts if host.suspect})
 
     @property
     def lasting(self) -> tuple[HostReading, ...]:
-        """What was wanted of each host throughout the window."""
+        """The hosts with the load and demand that lasted throughout the window."""
         return self.hosts if self.steady is None else self.steady
-
-    @property
-    def suspects(self) -> dict[str, HostReading]:
-        """Hosts that have been silent for too long."""
-        return {host.name: host for host in self.hosts if host.suspect}
 
 
 def view_of(
     windows: Windows, snapshot: Snapshot, jobs: Mapping[str, Job], since_s: Mapping[str, float], settings: Settings
 ) -> View:
-    """Judge every job on its window; `since_s` cuts a job's window after an action that has just settled.
+    """Compute latency, juice and utility of every job from its window, which starts no earlier than the job's `since_s`.
 
-    A job that could not be read has no measurements, however fresh the last ones were.
+    A job without a reading in this round has no measurements, however fresh its last readings are.
     """
     views = {
         name: _job_view(
@@ -369,15 +237,22 @@ def view_of(
             settings,
         )
         for name, job in jobs.items()
-        if name in snapshot.allocation  # one that came after the others were read has its turn in the next round
+        if name in snapshot.allocation  # a job that started after the snapshot joins in the next round
     }
-    return View(snapshot.at_s, views, snapshot.hosts, windows.unread, steady_hosts(windows, snapshot.hosts))
+    return View(
+        snapshot.at_s,
+        views,
+        snapshot.hosts,
+        windows.unread,
+        steady_hosts(windows, snapshot.hosts),
+        slot_wait(windows, snapshot.hosts),
+    )
 
 
 def with_output(view: View) -> View:
-    """The view as people are told it: a job that has put out no row yet does not meet its intent, it is being measured.
+    """The view for people: a job without any output yet counts as being measured, not as meeting its intent.
 
-    Decisions are made on the view as it is: a job whose rows were all processed needs no help, whether or not output is due.
+    The scheduler uses the original view: a job that has processed all its rows needs no help, with or without output.
     """
     measuring = {
         name: dataclasses.replace(job, met=None, utility=None, latency_s=None)
@@ -394,7 +269,7 @@ def _puts_out(job: JobView) -> bool:
 def _job_view(
     job: Job, allocation: JobAllocation, readings: tuple[Sample, ...], since_s: float, settings: Settings
 ) -> JobView:
-    """The window never spans two allocations of the job; the newest sub-window may, and shows what the change cost."""
+    """The view of one job; its window covers one allocation only, its newest sub-window may include the cost of a change."""
     samples = tuple(
         sample
         for sample in readings
@@ -415,7 +290,7 @@ def _job_view(
 
 
 def sub_window(job: Job, samples: tuple[Sample, ...], settings: Settings) -> tuple[float | None, float | None]:
-    """Latency and utility between two readings."""
+    """Latency in seconds and utility between the first and the last sample; None if unknown."""
     span = span_of(samples)
     if span is None:
         return None, None
@@ -426,7 +301,7 @@ def sub_window(job: Job, samples: tuple[Sample, ...], settings: Settings) -> tup
 
 
 def utility_of(job: Job, latency_s: float | None, juice: float | None, settings: Settings) -> float | None:
-    """Utility at this latency and juice; None if it is not known, or if the job's utility fails."""
+    """Utility at this latency and juice; None if it is unknown or if the job's utility function fails."""
     try:
         return job.intent.utility(latency_s, juice, settings.juice_tolerance)
     except IntentError:
@@ -434,7 +309,7 @@ def utility_of(job: Job, latency_s: float | None, juice: float | None, settings:
 
 
 def _latency_s(job: Job, span: Span, juice: float | None, settings: Settings) -> float | None:
-    """Latency as the intent asks for it; None while it is being measured."""
+    """Mean or percentile of the latency, as the intent asks, in seconds; None while it is being measured."""
     intent = job.intent
     if span.latency is None:
         return None if intent.latency_s is None else _latency_without_output_s(job, span, juice, settings)
@@ -444,10 +319,10 @@ def _latency_s(job: Job, span: Span, juice: float | None, settings: Settings) ->
 
 
 def _latency_without_output_s(job: Job, span: Span, juice: float | None, settings: Settings) -> float | None:
-    """Nothing was due (all input was processed, a filter dropped it): 0. Or rows wait, for the length of the span at least.
+    """Latency of a job without output in the span: 0 if a filter dropped all its input, the age of the backlog if rows wait.
 
-    Before its first output a job is neither fine nor late: it is measured until it has had time to warm up. Rows that waited
-    before the start do not make it later than that. Nothing is known of rows either that do not say when they arrived.
+    A job that has not yet processed rows has no latency until `warm_up_s` has passed, and then the length of the span: a backlog from
+    before the start adds nothing. The latency is None (unknown) for output rows without an arrival time, and for an unknown backlog.
     """
     if any(span.rows_in(sink) > 0 for sink in job.graph.sinks):
         return None
@@ -460,7 +335,7 @@ def _latency_without_output_s(job: Job, span: Span, juice: float | None, setting
 
 
 def has_worked(graph: Graph, span: Span) -> bool:
-    """Whether any row has reached a sink since the job started, or rows were processed in this span and none was due."""
+    """Whether any row has reached a sink since the job started, or a source has processed rows in this span."""
     return _has_output(graph, span) or any(span.processed(source, OUTSIDE) > 0 for source in graph.sources)
 
 
@@ -471,18 +346,18 @@ def _has_output(graph: Graph, span: Span) -> bool:
 
 
 def in_one_epoch(span: Span) -> bool:
-    """Whether an epoch was in flight during all of the span: its rows wait, whatever the source says."""
-    spent_s = _in_epochs_s(span)
+    """Whether one epoch ran during all of the span: its rows wait, whatever the source reports."""
+    spent_s = in_epochs_s(span)
     return spent_s is not None and spent_s > 0 and epoch_s(span) is None and spent_s >= NEARLY * span.seconds
 
 
 NEARLY = 0.9
-"""Share of a span that counts as all of it: readings are not taken at the very moment at which an epoch starts."""
+"""Share of a span that counts as the whole span: a reading rarely coincides with the start of an epoch."""
 NOTHING_DUE = 0.999
-"""Juice from which on a job without output is taken to have dropped its rows, not to hold them back."""
+"""Juice above which a job without output counts as having dropped its rows; at or below, its rows wait."""
 
 
 def _age_s(span: Span) -> float:
-    """How long it took the rows that wait to arrive."""
+    """Seconds of input in the backlog, at the arrival rate of the span."""
     rate = span.arrival_rows_s()
     return (span.last.reading.backlog or 0.0) / rate if rate > 0 else 0.0

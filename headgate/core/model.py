@@ -1,6 +1,6 @@
-"""The words of Headgate as data: jobs, allocations, readings, actions.
+"""Frozen data types of Headgate: jobs, allocations, readings, actions.
 
-Everything here is frozen. `None` means "not known", never zero.
+`None` means "not known", never zero.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from headgate.core.quantities import did_you_mean
 from headgate.errors import GraphError
 
 OUTSIDE = "*"
-"""The parent of a source: rows that arrive from outside the job."""
+"""Name of a source's parent, for rows that arrive from outside the job."""
+MOST_SHARE = 10
+"""Highest share that a job can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A named node of a job; without inputs it is a source, without children a sink."""
+    """A named node of a job; an operator without inputs is a source, an operator without children is a sink."""
 
     name: str
     inputs: tuple[str, ...] = ()
     weight: float = 1.0
-    """How much this operator counts in the juice, if it is a sink."""
+    """Weight of a sink in the juice of the job."""
     max_lanes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The operators of a job, in topological order, and what follows from their inputs.
+    """The operators of a job in topological order, with children, sources and sinks derived from their inputs.
 
     >>> Graph.of(Operator("words"), Operator("count", ("words",))).sinks
     ('count',)
@@ -46,7 +48,7 @@ class Graph:
 
     @classmethod
     def of(cls, *operators: Operator) -> Graph:
-        """Build and check a graph; a mistake names its operator."""
+        """Build and check a graph; every error names its operator."""
         by_name = _by_name(operators)
         ordered = {name: by_name[name] for name in _order(by_name)}
         children: dict[str, list[str]] = {name: [] for name in ordered}
@@ -102,24 +104,28 @@ class Job:
     graph: Graph
     intent: Intent
     tenant: str = "default"
+    weight: float = 1.0
+    """Weight of its tenant under the objective `fair`."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobAllocation:
-    """What a job has: lanes per operator, and the time between two epoch starts."""
+    """Resources of a job: lanes per operator, time between epoch starts, slice placement, avoided hosts, read limit, share."""
 
     lanes: Mapping[str, int]
     pace_s: float | None = None
-    """Seconds between epoch starts; 0 is back to back; None where the engine has no epochs."""
+    """Seconds between epoch starts; 0 starts epochs back to back; None: the engine has no epochs."""
     slices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By operator, the lane of each of its slices; an operator that is not named has them spread evenly."""
+    """Lane of each slice, by operator; the slices of an operator without an entry are spread evenly."""
     avoided: tuple[str, ...] = ()
-    """Hosts that its lanes keep off, as long as there are others; the newest last."""
+    """Hosts that the job's lanes avoid while other hosts are available, newest last."""
     read_limit: int | None = None
-    """Rows that an epoch reads at most from a source, once that was raised; None: as a person has set it."""
+    """Most rows that an epoch reads from a source, once Headgate raised the limit; None: the user's own limit applies."""
+    share: int | None = None
+    """Weight of the job when slots are short, once Headgate raised the weight; None: the declared share applies."""
 
     def with_lanes(self, lanes: Mapping[str, int]) -> JobAllocation:
-        """The same with other lanes; slices of an operator whose lanes change are spread evenly again.
+        """The allocation with other lanes; the slices of an operator whose lane count changes are spread evenly again.
 
         >>> JobAllocation({"count": 2}, slices={"count": (0, 1, 1)}).with_lanes({"count": 3}).slices
         {}
@@ -129,7 +135,7 @@ class JobAllocation:
 
 
 def spread_evenly(slices: int, lanes: int) -> tuple[int, ...]:
-    """The lane of each slice when nothing is known of their loads.
+    """The lane of each slice while the loads of the slices are unknown.
 
     >>> spread_evenly(5, 2)
     (0, 1, 0, 1, 0)
@@ -142,97 +148,98 @@ Allocation = Mapping[str, JobAllocation]
 
 @dataclass(frozen=True, slots=True)
 class OperatorReading:
-    """Counters of one operator since its job started; they only grow, so a lost reading costs nothing."""
+    """Counters of one operator since its job started; counters only grow, so a lost reading does no harm."""
 
     processed: Mapping[str, float]
-    """Rows processed, by the parent they came from (`OUTSIDE` for a source)."""
+    """Rows processed, by parent (`OUTSIDE` for a source)."""
     sent: Mapping[str, float]
     """Rows sent, by child."""
     busy_s: tuple[float, ...]
-    """Seconds spent processing, per lane."""
+    """Seconds that each lane spent processing."""
     lane_rows: tuple[float, ...] | None = None
-    """Rows processed, per lane; None where it is not known, or before the first row."""
+    """Rows processed per lane; None if unknown, or before the first row."""
     queued: tuple[float, ...] | None = None
-    """Rows that wait in front of each lane now; None where rows do not wait in front of lanes."""
+    """Rows now queued in front of each lane; None if the engine has no queues per lane."""
     held_s: tuple[float, ...] | None = None
-    """Seconds for which each lane held back the input of the job; None where lanes never do."""
+    """Seconds for which each lane held back the input of the job; None if the engine has no such backpressure."""
     hosts: tuple[str, ...] | None = None
-    """Where each lane runs."""
+    """Host name of each lane; None if unknown."""
     slice_rows: tuple[float, ...] | None = None
-    """Rows processed, per slice; None for an operator without slices, or before the first row."""
+    """Rows processed per slice; None for an operator without slices, or before the first row."""
     slice_lanes: tuple[int, ...] | None = None
-    """The lane of each slice now, where the engine has spread them itself; None where it is as the allocation says."""
+    """Current lane of each slice, if the engine has placed the slices itself; None: the allocation holds the placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobReading:
-    """Everything an engine knows of one job at one moment."""
+    """One reading of a job by its engine."""
 
     version: int
-    """Grows each time another allocation takes effect."""
+    """Number that grows each time a new allocation takes effect."""
     operators: Mapping[str, OperatorReading]
     arrived: Mapping[str, float]
-    """Rows that reached each source since the job started (counter); of a source that cannot tell, those it has put out."""
+    """Rows that reached each source since the job started (counter); rows emitted, for a source that cannot report arrivals."""
     backlog: float | None
-    """Rows that arrived or were sent and have not been processed; a row that got lost on the way stays among them. None if a
-    source cannot tell how many rows have arrived."""
+    """Rows that arrived or were sent and are not yet processed, lost rows included; None if a source cannot report arrivals."""
     latency: Latency | None
-    """Latency of the rows put out since the reading before; None if there were none."""
+    """Latency of the rows emitted since the previous reading; None if the job emitted no rows."""
     in_epochs_s: float | None = None
-    """Seconds spent inside epochs (counter); None where the engine has no epochs."""
+    """Seconds spent inside epochs (counter); None: the engine has no epochs."""
     epochs: int | None = None
-    """Epochs finished (counter)."""
+    """Finished epochs (counter); None: the engine has no epochs."""
     epoch_age_s: float | None = None
-    """Seconds since the last epoch ended; None without epochs, or before the first."""
+    """Seconds since the last epoch ended; None without epochs, or before the end of the first epoch."""
     epochs_as_given: int | None = None
-    """Epochs finished with the allocation that the job has now; None where the engine has no epochs."""
+    """Epochs finished under the current allocation; None: the engine has no epochs."""
     held_s: float | None = None
-    """Seconds for which its input was held back by any lane (counter); None where lanes never do."""
+    """Seconds for which any lane held back the input of the job (counter); None if the engine has no such backpressure."""
     read_limit: int | None = None
-    """Rows that an epoch reads at most from each source; None where there is no such limit."""
+    """Most rows that an epoch reads from each source; None: no limit."""
+    share: int | None = None
+    """Weight of the job among the others when slots are short; None: the engine has no shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """One host: what it has, and what runs or wants to run on it; all figures are means since the reading before."""
+    """Size and load of one host; all figures are means since the previous reading."""
 
     name: str
     cores: float
     load: float | None
-    """Threads that run or want to run; of a machine that cannot be read, the tasks that run or wait for a slot."""
+    """Threads that run or are ready to run; if the load of the machine is unreadable, tasks that run or wait for a slot."""
     memory_used: float | None = None
     """Share of memory in use, 0..1."""
     slots: float | None = None
-    """Tasks that it runs at once; None where the engine has no tasks."""
+    """Most tasks that the host runs at once; None: the engine has no tasks."""
     running: float | None = None
-    """Tasks that run."""
+    """Running tasks; None if unknown."""
     waiting: float | None = None
-    """Tasks that are ready and have no slot: the share of this host in those of the cluster, by slots."""
+    """Ready tasks without a slot: the host's share, by slots, of the cluster's waiting tasks; None if unknown."""
     pressure: float | None = None
-    """Share of the time in which a process waited for a core (PSI), 0..1; None where it cannot be read."""
+    """Share of the time in which a process waited for a core (PSI), 0..1; None if unreadable."""
     silent_s: float | None = None
-    """Seconds since its last heartbeat; None where the engine has no heartbeats."""
+    """Seconds since the host's last heartbeat; None: the engine has no heartbeats."""
     suspect: bool = False
-    """It has been silent for too long: nothing is known of what runs on it."""
+    """Whether the last heartbeat is too old, so that the state of the host's lanes is unknown."""
     used: float | None = None
-    """Cores that the processes of the engine itself used; None where only the load is known."""
+    """Cores that the engine's own processes used; None if only the load is known."""
 
     @property
     def demand(self) -> float | None:
-        """Tasks that run or wait for a slot."""
+        """Tasks that run or wait for a slot; None if unknown."""
         return None if self.running is None or self.waiting is None else self.running + self.waiting
 
     @property
     def congested(self) -> bool | None:
-        """A host is congested when more wants to run than it has cores (Henge, section 5.2), or slots; a silent one says nothing."""
+        """Whether load exceeds cores (Henge, section 5.2) or demand exceeds slots; None if unknown or if the host is suspect."""
         pairs = ((self.load, self.cores), (self.demand, self.slots))
-        known = [wanted > most for wanted, most in pairs if wanted is not None and most is not None]
-        return any(known) if known and not self.suspect else None
+        exceeds = [wanted > most for wanted, most in pairs if wanted is not None and most is not None]
+        return any(exceeds) if exceeds and not self.suspect else None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What an engine observed at one moment; a job that runs but could not be read is None."""
+    """One observation of all jobs and hosts by an engine; None stands for a running job without a reading."""
 
     at_s: float
     jobs: Mapping[str, JobReading | None]
@@ -241,70 +248,126 @@ class Snapshot:
 
 
 class ActionKind(Enum):
-    """What may be done: to jobs by the scheduler, to hosts by the landlord."""
+    """Kinds of actions: on jobs by the scheduler, on hosts by the landlord."""
 
     RECONFIGURE = "reconfigure"
-    """Give resources to a job that misses its intent."""
+    """Give lanes, a shorter pace or a new placement to a job that misses its intent."""
     REDUCE = "reduce"
-    """Take idle lanes from jobs that meet theirs."""
+    """Take idle lanes from jobs that meet their intents."""
     THROTTLE = "throttle"
-    """Make a hopeless job smaller for the others' sake."""
+    """Take lanes from a job with hopelessly low utility, to free cores for other jobs."""
     REVERT = "revert"
-    """Go back to the best configuration in history."""
+    """Return to the best configuration in history."""
     RELAX = "relax"
-    """Let jobs with time to spare start their epochs less often."""
+    """Lengthen the pace of jobs that meet their latency intents with a margin, or return raised shares to the declared shares."""
     LEASE = "lease"
     """Lease a host."""
     RELEASE = "release"
-    """Give a host back."""
+    """Release a leased host."""
 
 
 HOST_KINDS = frozenset({ActionKind.LEASE, ActionKind.RELEASE})
-"""Actions that change no allocation, but the hosts that jobs run on."""
+"""Actions that change the hosts of the cluster, not an allocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why: a sentence for people, the figures behind it for machines."""
+    """The reason for an action: a sentence for people, and its figures for machines."""
 
     text: str
     facts: Mapping[str, float | str] = field(default_factory=dict)
     because: tuple[Cause, ...] = ()
-    """What it follows from, in turn: a diagnosis from symptoms, a symptom from measurements."""
+    """Underlying causes: the symptoms behind a diagnosis, the measurements behind a symptom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """New allocations for some jobs, or a host that comes or goes, and why."""
+    """New allocations for some jobs, or a lease or release of a host, with the cause."""
 
     kind: ActionKind
     job: str | None
-    """The job it is for; None when it concerns the cluster."""
+    """The job that the action helps or throttles; None for an action on several jobs or on a host."""
     changes: Allocation
     cause: Cause
     what: str = ""
-    """What changes, in a few signs: `look-up 2 → 5 lanes`."""
+    """The change in short form: `look-up 2 → 5 lanes`."""
     remedy: str = ""
-    """Which resolver of the health pipeline proposed it; empty if none did."""
+    """The resolver of the health pipeline that proposed the action; empty for other actions."""
     host: str = ""
-    """The host that is leased or released; empty for an action about jobs."""
+    """The host that the action leases or releases; empty for an action on jobs."""
     host_type: HostType | None = None
-    """What is leased under that name; None unless the action is a lease."""
+    """Type of the leased host; None unless the action is a lease."""
 
     @property
     def concerns_host(self) -> bool:
-        """Whether a host comes or goes by it."""
+        """Whether the action leases or releases a host."""
         return self.kind in HOST_KINDS
 
     @property
     def sentence(self) -> str:
-        """What is done and why."""
+        """The change and its cause in one sentence."""
         return f"{self.what}: {self.cause.text}" if self.what else self.cause.text
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an action."""
+    """Whether the engine applied an action, and why not."""
 
     applied: bool
     detail: str = ""
+
+
+# -- epochs ------------------------------------------------------------------------------------------------------------
+
+
+class EpochPart(Enum):
+    """Parts of an epoch, in order of execution."""
+
+    READ = "read"
+    """Spark asks the sources for new rows, and plans which rows the epoch reads."""
+    LOG = "log"
+    """Spark and Headgate log which rows the epoch reads."""
+    PLAN = "plan"
+    """Headgate builds the plan of the epoch."""
+    FAILED = "failed"
+    """Attempts that failed or were cancelled, such as on a host that fell silent."""
+    SINK = "sink"
+    """The engine writes one sink, and runs all operators upstream of the sink that no earlier sink needed."""
+    STATE = "state"
+    """Headgate commits the keyed state."""
+    COUNT = "count"
+    """Headgate reads and sums row counts and arrival times."""
+    WAIT = "wait"
+    """The job waits for its pace."""
+    COMMIT = "commit"
+    """Spark logs the end of the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSpan:
+    """Duration of one part of an epoch, in seconds."""
+
+    part: EpochPart
+    took_s: float
+    operator: str = ""
+    """Name of the sink that the part writes; empty for other parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTiming:
+    """A finished epoch and its parts, one after another; parts that the engine does not know are missing."""
+
+    number: int
+    started_s: float
+    rows: float
+    """Rows read from all sources."""
+    spans: tuple[EpochSpan, ...]
+
+    @property
+    def took_s(self) -> float:
+        """Duration of all parts together, in seconds."""
+        return sum(span.took_s for span in self.spans)
+
+    def seconds_of(self, part: EpochPart) -> float:
+        """Summed duration of all spans of this part, in seconds."""
+        return sum(span.took_s for span in self.spans if span.part is part)

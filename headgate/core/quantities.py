@@ -1,6 +1,6 @@
-"""Quantities: read from what a person wrote and checked, interpolated, and written back for people.
+"""Parse, check, interpolate and format quantities that people write and read.
 
-Every refusal is one sentence that names the field, the value and what is allowed. The caller says which error it is.
+Every error message is one sentence that names the field, the value and the allowed values. The caller chooses the error class.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from headgate.errors import InputError
 
 UNIT_S: Mapping[str, float] = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-"""Seconds in one of each unit that a duration may be written in."""
+"""Seconds per unit, for every unit allowed in a duration."""
 
 _DURATION = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)")
 _SHOWN_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def seconds(value: Any, what: str, *, zero: bool = False, error: type[InputError] = InputError) -> float:
-    """The duration in seconds: a number of seconds, or text with a unit; `zero` allows 0.
+    """Parse a duration, a number of seconds or text with a unit, into seconds; `zero` allows 0.
 
     >>> seconds("250ms", "latency")
     0.25
@@ -42,7 +42,7 @@ def seconds(value: Any, what: str, *, zero: bool = False, error: type[InputError
 
 
 def rows_s(value: str, what: str, error: type[InputError] = InputError) -> float:
-    """Rows per second from text such as "4000000/min".
+    """Parse a rate such as "4000000/min" into rows per second.
 
     >>> rows_s("6_000/min", "target")
     100.0
@@ -64,7 +64,7 @@ def number(
     high: float | None = None,
     error: type[InputError] = InputError,
 ) -> float:
-    """A finite number; `low` and `high` may be reached, `above` must be exceeded.
+    """Check for a finite number; `low` and `high` are inclusive bounds, `above` is an exclusive bound.
 
     >>> number(35, "worth", above=0)
     35.0
@@ -77,14 +77,14 @@ def number(
 
 
 def choice(value: Any, what: str, allowed: Collection[str], error: type[InputError] = InputError) -> str:
-    """One of the allowed words."""
+    """Check that the value is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         raise error(f"{what} is {shown(value)}; allowed are {', '.join(allowed)}.{did_you_mean(value, allowed)}")
     return value
 
 
 def check_fields(table: Mapping[str, Any], allowed: Collection[str], error: type[InputError] = InputError) -> None:
-    """Refuse the first field of `table` that is not among the allowed ones."""
+    """Raise an error for the first field of `table` that is not allowed."""
     for name in table:
         if name not in allowed:
             hint = did_you_mean(name, allowed)
@@ -92,14 +92,14 @@ def check_fields(table: Mapping[str, Any], allowed: Collection[str], error: type
 
 
 def did_you_mean(value: Any, known: Iterable[str]) -> str:
-    """A question that names the closest known word, with a space before it; empty if none is close."""
+    """The hint ` Did you mean "..."?` with the closest known word; empty if no word is close."""
     close = get_close_matches(value, list(known), 1) if isinstance(value, str) else []
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
 @contextmanager
 def about(what: str, error: type[InputError] = InputError) -> Iterator[None]:
-    """Begin the sentence of every refusal inside with `what`.
+    """Start the message of every error raised inside the block with `what`.
 
     >>> with about('job "T1"'):
     ...     number(-1, "worth", above=0)
@@ -113,14 +113,14 @@ def about(what: str, error: type[InputError] = InputError) -> Iterator[None]:
 
 
 def shown(value: Any) -> str:
-    """The value as it stands in a sentence: text in double quotes, on one line, long ones cut."""
+    """The value as text for an error message: strings in double quotes, on one line, cut at 60 characters."""
     if isinstance(value, str):
         return json.dumps(value if len(value) <= 60 else value[:57] + "...", ensure_ascii=False)
     return reprlib.repr(value)
 
 
 def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """The value at `at` on straight lines between increasing places, constant beyond the ends.
+    """The value at `at` by linear interpolation between increasing places, constant beyond the ends.
 
     >>> interpolate(2.0, (1.0, 3.0), (10.0, 20.0))
     15.0
@@ -133,14 +133,14 @@ def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> 
 
 
 def show_seconds(value_s: float, digits: int = 3) -> str:
-    """A duration for people, in the largest unit of which there is at least one.
+    """Format a duration in the largest unit that yields at least 1.
 
     >>> show_seconds(0.25), show_seconds(90)
     ('250 ms', '1.5 min')
     """
     if value_s == 0 or not math.isfinite(value_s):
         return f"{value_s:g} s"
-    # Rounded before the unit is chosen, so that 0.9999 s is "1 s" and not "1000 ms".
+    # Round before choosing the unit, so that 0.9999 s prints as "1 s" instead of "1000 ms".
     rounded_s = float(f"{value_s:.{digits}g}")
     unit, unit_s = next((pair for pair in _SHOWN_UNITS if abs(rounded_s) >= pair[1]), _SHOWN_UNITS[-1])
     amount = rounded_s / unit_s

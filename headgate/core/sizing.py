@@ -1,7 +1,7 @@
-"""How many lanes a job that misses its intent should get: by the paper's rule, or by measured true rates.
+"""Sizing: how many lanes a job that misses its intent should get, by the paper's rule or by measured true rates.
 
-Both only add lanes. `paper` is eq. 4 of Henge. `model` follows DS2 (OSDI '18): a lane's true rate is rows per second of useful
-work, so one look at a congested job tells what every operator of it will need once its parents keep up.
+Both sizings only add lanes. `paper` is eq. 4 of Henge. `model` follows DS2 (OSDI '18): a lane's true rate is rows per second of
+useful work, so one measurement of a congested job yields the lanes that every operator needs once its parents keep up.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping
 
 from headgate.config import Settings
 from headgate.core.intents import Intent
-from headgate.core.metrics import ENOUGH_EPOCHS, JobView, Span, capacities, epoch_s, grace_s, newest, period_s, span_of
-from headgate.core.model import OUTSIDE, Graph, JobReading
+from headgate.core.metrics import JobView, capacities
+from headgate.core.model import MOST_SHARE, OUTSIDE, Graph, JobReading
+from headgate.core.windows import ENOUGH_EPOCHS, Span, epoch_s, grace_s, newest, period_s, span_of
 
 Lanes = Mapping[str, int]
 
 
 def more_lanes(view: JobView, settings: Settings, congested: bool = False) -> Lanes:
-    """The lanes the job should have; equal to those it has when nothing would help.
+    """The lanes that the job should have; equal to the current lanes if more lanes would not help.
 
-    On a congested cluster measured rates are worse than lanes alone can mend, so steps are smaller.
+    On a congested cluster steps are smaller, because contention for cores lowers the measured rates.
     """
     now = view.allocation.lanes
     span = span_of(newest(view.samples, 2))
@@ -29,17 +30,19 @@ def more_lanes(view: JobView, settings: Settings, congested: bool = False) -> La
     wanted = _SIZINGS[settings.sizing](
         view, span, settings, settings.crowded_growth if congested else settings.growth_limit
     )
-    return {name: max(lanes, most_lanes(view.job.graph, name, wanted[name], settings)) for name, lanes in now.items()}
+    return {name: max(lanes, min(wanted[name], lane_limit(view, name, settings))) for name, lanes in now.items()}
 
 
-def most_lanes(graph: Graph, name: str, lanes: int, settings: Settings) -> int:
-    """As many of these lanes as the operator may have."""
-    own = graph.operators[name].max_lanes
-    return min(lanes, settings.max_lanes, own if own is not None else settings.max_lanes)
+def lane_limit(view: JobView, name: str, settings: Settings) -> int:
+    """The most lanes that an operator may have: the smallest of the configured limits and, for a keyed operator, its slices."""
+    own = view.job.graph.operators[name].max_lanes
+    slice_rows = view.samples[-1].reading.operators[name].slice_rows if view.samples else None
+    limits = (settings.max_lanes, own, None if slice_rows is None else len(slice_rows))
+    return min(limit for limit in limits if limit is not None)
 
 
 def _paper(view: JobView, span: Span, settings: Settings, _: float) -> Lanes:
-    """Eq. 4: lanes in proportion to how far an operator's capacity is above the threshold."""
+    """Lanes by eq. 4: in proportion to the excess of an operator's capacity over the threshold."""
     capacity = capacities(view.job.graph, span)
     threshold = settings.capacity_threshold
 
@@ -52,7 +55,7 @@ def _paper(view: JobView, span: Span, settings: Settings, _: float) -> Lanes:
 
 
 def _model(view: JobView, span: Span, settings: Settings, growth_limit: float) -> Lanes:
-    """Lanes for the input plus the backlog at the target share of busy time; if the job has those already, at the lowest share."""
+    """Lanes for input plus backlog at `target_busy`; if the job has these already, at `capacity_threshold` where that is lower."""
     now = view.allocation.lanes
     most = {name: math.ceil(lanes * growth_limit) for name, lanes in now.items()}
     work = needed_work(view.job.graph, span, settings)
@@ -64,11 +67,11 @@ def _model(view: JobView, span: Span, settings: Settings, growth_limit: float) -
 
 
 def lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], target: float) -> Lanes:
-    """Lanes that are busy for `target` of their time; where stages follow one another, the job is."""
+    """Lanes with which each lane is busy for the share `target`; with epochs, with which the job is busy for that share."""
     factor = 1.0
     root: Callable[[float], float] = lambda busy: busy  # noqa: E731
     if epoch_s(span) is not None:
-        # Stages share the epoch: the least lanes whose stage times add up to the target go with the root of the work.
+        # Stages share the epoch: the fewest lanes whose stage times add up to the target scale with the square root of the work.
         root = math.sqrt
         factor = sum(math.sqrt(busy) for busy in work.values() if busy)
     return {
@@ -78,7 +81,7 @@ def lanes_for(view: JobView, span: Span, work: Mapping[str, float | None], targe
 
 
 def needed_work(graph: Graph, span: Span, settings: Settings) -> dict[str, float | None]:
-    """Busy lane-seconds per second each operator needs to keep up and work off what waits; None where nothing was measured."""
+    """Busy lane-seconds per second that each operator needs to keep up and clear its backlog; None without measured rows."""
     rate: dict[str, float] = {}
     work: dict[str, float | None] = {}
     for name, operator in graph.operators.items():
@@ -99,7 +102,7 @@ def selectivity(span: Span, parent: str, child: str) -> float:
 
 
 def waiting(graph: Graph, reading: JobReading, name: str) -> float:
-    """Rows that wait in front of an operator: all that were sent to it less all that it processed."""
+    """Backlog of an operator in rows: rows sent to the operator minus rows processed."""
     processed = reading.operators[name].processed
     inputs = graph.operators[name].inputs
     if not inputs:
@@ -108,7 +111,7 @@ def waiting(graph: Graph, reading: JobReading, name: str) -> float:
 
 
 def catching_up(view: JobView, settings: Settings) -> bool:
-    """Whether the job works off a backlog fast enough to be left alone with it, or has only just done so."""
+    """Whether the job clears its backlog within `patience_s`, or has just cleared a backlog."""
     if view.span is None:
         return False
     span = view.span
@@ -121,9 +124,9 @@ def catching_up(view: JobView, settings: Settings) -> bool:
 
 
 def has_finished_epoch(view: JobView) -> bool:
-    """Whether an epoch with the lanes of now ended in the window; without epochs, whether there is a window.
+    """Whether an epoch with the current lanes ended in the window; without epochs, whether there is a window.
 
-    Without one, as at a cold start or in an outage, the need for lanes is not known: none are added.
+    Without a finished epoch, as during a cold start or an outage, the need for lanes is unknown and Headgate adds no lanes.
     """
     if view.span is None:
         return False
@@ -132,14 +135,14 @@ def has_finished_epoch(view: JobView) -> bool:
 
 
 def adds_lanes(before: Lanes, after: Lanes) -> bool:
-    """Whether an operator has more lanes after than before."""
+    """Whether any operator has more lanes after than before."""
     return any(lanes > before.get(name, 0) for name, lanes in after.items())
 
 
 def unmeasured(view: JobView, settings: Settings) -> bool:
-    """Whether no epoch of the job ended in the window, as at a cold start or during an outage: nothing is known of its work.
+    """Whether no epoch of the job ended in the window, as during a cold start or an outage, so that its work is unknown.
 
-    An epoch that has been in flight for longer than `patience_s` is no excuse.
+    A job whose last epoch ended more than `patience_s` ago no longer counts as unmeasured.
     """
     if view.span is None or view.span.last.reading.epochs is None:
         return False
@@ -148,7 +151,7 @@ def unmeasured(view: JobView, settings: Settings) -> bool:
 
 
 def recovering(view: JobView, share: float) -> bool:
-    """Whether the job works off a backlog: it gets more done than arrives, or its latency falls, by more than this share."""
+    """Whether the job recovers: by more than `share`, it processes more rows than arrive, or its latency falls."""
     if view.span is None:
         return False
     before, after = _waiting_at_ends(view, view.span)
@@ -160,7 +163,7 @@ def recovering(view: JobView, share: float) -> bool:
 
 
 def _waiting_at_ends(view: JobView, span: Span) -> tuple[float, float]:
-    """Rows that wait at both ends of the span, less those that arrived after the last epoch: an epoch counts when it ends."""
+    """Backlog in rows at both ends of the span, without rows that arrived after the last epoch: counters change at its end."""
     rows_s = span.arrival_rows_s()
     before, after = (
         max(0.0, _all_waiting(view, sample.reading) - rows_s * age_s)
@@ -174,9 +177,9 @@ def _all_waiting(view: JobView, reading: JobReading) -> float:
 
 
 def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
-    """The lanes left after a reduction (Henge, section 5.2): sources and congested operators keep theirs.
+    """The lanes left after a reduction (Henge, section 5.2): sources and congested operators keep their lanes.
 
-    With `model` sizing an operator also keeps what its measured work needs, so that a job that meets its intent goes on to.
+    With `model` sizing an operator also keeps the lanes that its measured work needs, so that the job still meets its intent.
     """
     if view.span is None:
         return view.allocation.lanes
@@ -197,50 +200,79 @@ def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
     return {name: left(name, lanes) for name, lanes in view.allocation.lanes.items()}
 
 
-def longest_pace_s(view: JobView, settings: Settings) -> float | None:
-    """The longest time between epoch starts that keeps the intent with a margin; None without epochs.
+def raised_share(view: JobView, settings: Settings) -> int | None:
+    """The share of an urgent job; None if its share was raised before, cannot rise, or the engine has no shares."""
+    declared = view.share
+    if declared is None or view.allocation.share is not None:
+        return None
+    raised = min(MOST_SHARE, math.floor(declared * settings.share_step))
+    return raised if raised > declared else None
 
-    A row waits half a period on average, a whole one at worst, and then for its epoch to end. An epoch takes something fixed
-    and something for each row that arrived in the period before it.
+
+def longest_pace_s(view: JobView, settings: Settings) -> float | None:
+    """The longest pace, in seconds between epoch starts, that meets the intent with a margin; None without a finished epoch.
+
+    A row waits half a period on average, a whole period at worst, and then for the end of its epoch. An epoch has a fixed cost and a
+    cost for each row that arrived in the previous period.
     """
     duration_s = epoch_s(view.span) if view.span is not None else None
     if view.span is None or duration_s is None:
         return None
     intent = view.job.intent
+    limit_s = settings.pace_margin * _filling_s(view.span)
     if intent.latency_s is None:
-        return settings.round_s
-    # Juice is judged on sub-windows, latency on the window: each must see enough epochs.
-    most_s = settings.round_s if intent.juice is not None else settings.window_s / ENOUGH_EPOCHS
+        return min(settings.round_s, limit_s)
+    # Juice is measured per sub-window, latency per window: each must contain enough epochs.
+    most_s = min(limit_s, settings.round_s if intent.juice is not None else settings.window_s / ENOUGH_EPOCHS)
     per_second = _stages_s(view.span) / view.span.seconds
     fixed_s = max(0.0, duration_s - per_second * period_s(view.span))
     waits = 0.5 if intent.percentile is None else 1.0
     return max(0.0, min(most_s, (settings.pace_margin * intent.latency_s - fixed_s) / (waits + per_second)))
 
 
+def _filling_s(span: Span) -> float:
+    """Seconds in which as many rows arrive at a source as an epoch may read: with longer pauses, the job falls behind."""
+    limit = span.last.reading.read_limit
+    most_rows = max((span.arrived(source) for source in span.last.reading.arrived), default=0.0)
+    return math.inf if limit is None or most_rows <= 0 else limit * span.seconds / most_rows
+
+
 def first_pace_s(intent: Intent, limit_s: float) -> float:
-    """The pace of a job that is not measured yet: half of what its intent allows is for waiting, half for the epoch."""
+    """The pace, in seconds, of a job without measurements, at most `limit_s`.
+
+    Rows wait for `FIRST_SHARE` of the latency intent, and longer where the intent leaves much more time than an epoch takes: a job
+    with a long intent need not run many epochs until it is measured.
+
+    >>> [round(first_pace_s(Intent(latency=latency), 20.0), 3) for latency in (1, 2, 10, 60)]
+    [0.7, 1.8, 13.0, 20.0]
+    """
     if intent.latency_s is None:
         return 0.0
     waits = 0.5 if intent.percentile is None else 1.0
-    return min(limit_s, FIRST_SHARE * intent.latency_s / waits)
+    wait_s = max(FIRST_SHARE * intent.latency_s, LONGEST_SHARE * intent.latency_s - FIRST_EPOCH_S)
+    return min(limit_s, wait_s / waits)
 
 
 FIRST_SHARE = 0.35
-"""Share of its latency intent that a row of a new job waits for its epoch."""
+"""Share of the latency intent for which rows of a new job wait for their epoch at least."""
+LONGEST_SHARE = 0.7
+"""Share of the latency intent that rows of a new job wait for their epoch and its end, if the epoch takes `FIRST_EPOCH_S`."""
+FIRST_EPOCH_S = 0.5
+"""Assumed duration of an epoch without measurements."""
 
 
 def keeps_pace(view: JobView) -> bool:
-    """Whether epochs start when the pace says, and not later because the one before takes longer."""
+    """Whether epochs start on time, instead of late because the previous epoch overran the pace."""
     pace_s, span = view.allocation.pace_s, view.span
     return pace_s is not None and span is not None and period_s(span) <= pace_s * (1 + LATE_START)
 
 
 LATE_START = 0.2
-"""Share of the pace by which epochs may start late on average."""
+"""Share of the pace by which epochs may start late, on average, and still count as on time."""
 
 
 def _stages_s(span: Span) -> float:
-    """Time that the stages took for their rows, one after another."""
+    """Summed seconds of all stages, each with its busiest lane."""
     return sum(max(span.busy_s(name), default=0.0) for name in span.last.reading.operators)
 
 

@@ -1,5 +1,5 @@
-"""Why does a job suffer, and what is the remedy? The health pipeline of Dhalion (VLDB '17), pure.
+"""Why does a job miss its intent, and what is the remedy? The pipeline of Dhalion (VLDB '17), pure; the health of hosts is elsewhere.
 
-`records` has what passes through it, `sensing` the built-in sensor and detectors, `diagnosing` the diagnosers, `resolving` the
-resolvers, `policies` what they are put together to, and `care` the step: wait, measure, judge the last action, act.
+`records` holds the data types, `sensing` the built-in sensor and detectors, `diagnosing` the diagnosers, `resolving` the resolvers,
+`policies` combines these parts, and `examining` runs one examination: wait, measure, judge the last remedy, propose the next.
 """

@@ -1,33 +1,33 @@
-"""What the control loop asks of a policy, wherever the policy runs."""
+"""The interface between the control loop and a health policy, in-process or isolated."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Protocol
 
-from headgate.health.care import Care, Examination, examine
+from headgate.health.examining import Examination, History, examine
 from headgate.health.policies import HealthPolicy
-from headgate.health.records import Patient
+from headgate.health.records import ObservedJob
 
 
 class SwitchedOffError(Exception):
-    """A policy gave no usable answer; the sentence says what it did."""
+    """Raised when a policy gave no usable answer; the message says why."""
 
 
 class Examiner(Protocol):
-    """A policy, wherever it runs."""
+    """A health policy, in-process or isolated."""
 
     @property
     def invasive(self) -> bool:
-        """Whether it may change the jobs that name it in their intents."""
+        """Whether the policy may change the jobs whose intents name it."""
 
-    def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
-        """One step for one job; raises `SwitchedOffError` if the policy is not to be asked for a while."""
+    def examine(self, history: History, observed: ObservedJob) -> Examination:
+        """Examine one job; raises `SwitchedOffError` if the policy fails and must be switched off for a while."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BuiltInPolicy:
-    """A policy of Headgate's own, asked directly."""
+    """A built-in policy, called in-process."""
 
     policy: HealthPolicy
 
@@ -35,5 +35,5 @@ class BuiltInPolicy:
     def invasive(self) -> bool:
         return self.policy.invasive
 
-    def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
-        return examine(care, self.policy, patient)
+    def examine(self, history: History, observed: ObservedJob) -> Examination:
+        return examine(history, self.policy, observed)

@@ -1,8 +1,7 @@
-"""Which lanes differ from their peers: a test that holds on two lanes and on sixty-four.
+"""Outlier test for lanes that works for two lanes as well as for sixty-four.
 
-Each lane is held against the median of the others, so that one bad lane never hides itself in the mean. It must be off by
-more than a share that is always taken for alike, and by more than the others scatter. Two lanes have no scatter to speak of,
-there the share alone decides.
+The test compares each lane with the median of the other lanes, so that one bad lane cannot hide in the mean. An outlier deviates by more
+than the share `alike` and by more than the scatter of the other lanes. Two lanes have no scatter, so the share alone decides.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Sequence
 from statistics import median
 
 NORMAL = 1.4826
-"""A median absolute deviation, times this, is a standard deviation where values scatter normally."""
+"""Factor from median absolute deviation to standard deviation, for normally distributed values."""
 
 
 def above(values: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
-    """The positions whose value is too far above the others'.
+    """The positions of outliers above the other values.
 
     >>> above((10, 10, 15, 11), alike=0.2, cut=3.5)
     (2,)
@@ -27,7 +26,7 @@ def above(values: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
 
 
 def above_counts(counts: Sequence[float], alike: float, cut: float) -> tuple[int, ...]:
-    """The same for numbers of rows, whose scatter is the square root of what is expected: few rows differ by chance.
+    """The positions of outliers among row counts, whose scatter is the square root of the expected count.
 
     >>> above_counts((4, 4, 9, 4), alike=0.2, cut=3.5), above_counts((400, 400, 900, 400), alike=0.2, cut=3.5)
     ((), (2,))
@@ -38,9 +37,9 @@ def above_counts(counts: Sequence[float], alike: float, cut: float) -> tuple[int
 
 
 def ratio(values: Sequence[float], places: Sequence[int]) -> float:
-    """How many times larger the values at these places are than the others, each by its mean.
+    """Mean of the values at these places, divided by the mean of the other values.
 
-    Where the others have nothing, than an even share; 1 if there is no telling.
+    If the other values are all 0, the divisor is the mean of all values; the ratio is 1 if undefined.
 
     >>> ratio((2, 4, 2), (1,)), ratio((0, 5, 5), (1, 2))
     (2.0, 1.5)

@@ -1,7 +1,7 @@
-"""Policies: sensors, detectors, diagnosers and resolvers put together, a choice among them, and a measure of success.
+"""Health policies: combinations of sensors, detectors, diagnosers and resolvers, with a measure of success.
 
-A policy of the user's is a class like these (docs/health.md has an example). An invasive one may change its job, and a job has one
-at a time. Any other only raises alerts, and all of them look at every job.
+A user-defined policy is a subclass of `HealthPolicy` (docs/health.md has an example). An invasive policy may change its job; a job has
+one invasive policy at most. All other policies examine every job and only raise alerts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from headgate.health.diagnosing import (
     TooFewLanesDiagnoser,
     TooLittleInputDiagnoser,
 )
+from headgate.health.memory import FewerLanes, MemoryDetector, MemoryDiagnoser, SmallerEpochs
 from headgate.health.records import (
     Alert,
     Detector,
@@ -27,7 +28,7 @@ from headgate.health.records import (
     LogEntry,
     MeasurementKind,
     Measurements,
-    Patient,
+    ObservedJob,
     Resolver,
     Sensor,
     Symptom,
@@ -47,10 +48,10 @@ from headgate.health.sensing import (
 
 
 class HealthPolicy:
-    """The base of every policy: override what differs.
+    """Base class of every policy: override the attributes and methods that differ.
 
-    `resolvers` lists, for each kind of diagnosis, the resolvers in the order in which they are tried; one that has been useless for
-    a diagnosis too often is passed over.
+    `resolvers` lists the resolvers for each kind of diagnosis in the order of trial; a resolver that was useless for a diagnosis too
+    often is skipped.
     """
 
     name: str = ""
@@ -61,11 +62,11 @@ class HealthPolicy:
     resolvers: Mapping[str, Sequence[Resolver]] = {}
 
     def select(self, diagnoses: Sequence[Diagnosis]) -> Sequence[Diagnosis]:
-        """The diagnoses in the order in which they are answered: the surest first."""
+        """The diagnoses in the order of resolution: highest confidence first."""
         return sorted(diagnoses, key=lambda diagnosis: -diagnosis.confidence)
 
-    def measures(self, measured: Measurements, patient: Patient, operator: str) -> Mapping[str, float]:
-        """What an action on this operator is judged by, before it and after it."""
+    def measures(self, measured: Measurements, observed: ObservedJob, operator: str) -> Mapping[str, float]:
+        """The figures by which an action on this operator is judged; taken before and after the action."""
         return {
             "held": measured.one(MeasurementKind.HELD) or 0.0,
             "wait": measured.one(MeasurementKind.WAIT) or 0.0,
@@ -74,23 +75,25 @@ class HealthPolicy:
             "sustains": sustained_rows_s(measured, operator),
         }
 
-    def helped(self, entry: LogEntry, after: Mapping[str, float], patient: Patient) -> bool | None:
-        """Whether an action was of use; None if there is no telling."""
+    def helped(self, entry: LogEntry, after: Mapping[str, float], observed: ObservedJob) -> bool | None:
+        """Whether an action helped; None if unknown."""
         return None
 
-    def alerts(self, symptoms: Sequence[Symptom], diagnoses: Sequence[Diagnosis], patient: Patient) -> Iterable[Alert]:
-        """What to tell a person, whatever is done."""
+    def alerts(
+        self, symptoms: Sequence[Symptom], diagnoses: Sequence[Diagnosis], observed: ObservedJob
+    ) -> Iterable[Alert]:
+        """Alerts for people, besides those of the resolvers."""
         return ()
 
 
-LANE_REMEDIES = (ResolverName.SCALE_UP, ResolverName.SCALE_DOWN, ResolverName.SCALE_SOURCE)
-"""What is left when only lanes may change."""
+LANE_REMEDIES = (ResolverName.SCALE_UP, ResolverName.SCALE_DOWN, ResolverName.SCALE_SOURCE, ResolverName.FEWER_LANES)
+"""Resolvers that remain when only lane counts may change."""
 
 _UP, _MOVE, _REASSIGN, _DOWN = ScaleUp(), MoveLanes(), ReassignSlices(), ScaleDown()
 
 
 class Provision(HealthPolicy):
-    """Dynamic resource provisioning (Dhalion, section 5.1): as few lanes as possible, and no input held back."""
+    """Dynamic resource provisioning (Dhalion, section 5.1): as few lanes as possible without holding back input."""
 
     name = "provision"
     invasive = True
@@ -101,26 +104,29 @@ class Provision(HealthPolicy):
         RateSkewDetector(),
         LaneSpeedDetector(),
         CostChangeDetector(),
+        MemoryDetector(),
     )
     diagnosers: Sequence[Diagnoser] = (
         SlowLanesDiagnoser(),
         SkewDiagnoser(),
         TooFewLanesDiagnoser(),
+        MemoryDiagnoser(),
         SpareLanesDiagnoser(),
     )
     resolvers: Mapping[str, Sequence[Resolver]] = {
         DiagnosisKind.TOO_FEW_LANES: (_UP, _REASSIGN),
         DiagnosisKind.SLOW_LANES: (_MOVE, _UP, _REASSIGN),
         DiagnosisKind.SKEW: (_REASSIGN, _UP),
+        DiagnosisKind.MEMORY: (SmallerEpochs(), FewerLanes()),
         DiagnosisKind.SPARE_LANES: (_DOWN,),
     }
 
-    def helped(self, entry: LogEntry, after: Mapping[str, float], patient: Patient) -> bool | None:
-        """That operator can take more rows, rows wait less, or it holds back less; fewer lanes helped if nothing is held back.
+    def helped(self, entry: LogEntry, after: Mapping[str, float], observed: ObservedJob) -> bool | None:
+        """Whether the operator now sustains more rows, rows wait less, or less input is held back; fewer lanes: no input is held back.
 
-        How much is held back says little while queues are still filling up; what an operator can take does at any time.
+        The sustained rate is reliable at any time; the held-back share is not while queues are still filling.
         """
-        settings = patient.settings
+        settings = observed.settings
         if entry.diagnosis == DiagnosisKind.SPARE_LANES:
             return after["held"] <= settings.held_least
         if after["sustains"] > entry.before["sustains"] * (1 + settings.improvement) > 0:
@@ -135,7 +141,7 @@ class Provision(HealthPolicy):
 
 
 def sustained_rows_s(measured: Measurements, operator: str) -> float:
-    """Rows per second of an operator at which its first lane has no time left; 0 where lanes are not measured one by one."""
+    """Rows per second of an operator at which its first lane saturates; 0 without per-lane measurements."""
     rows, costs = measured.values(MeasurementKind.ROWS, operator), measured.values(MeasurementKind.COST, operator)
     total = sum(rows)
     if not total or len(rows) != len(costs):
@@ -146,40 +152,40 @@ def sustained_rows_s(measured: Measurements, operator: str) -> float:
 
 
 def _held(measures: Mapping[str, float]) -> float:
-    """By that operator; where operators do not say, by any."""
+    """Share of time in which the operator held back input; in which any operator did, if the operator's own share is unknown."""
     return measures["held by operator"] or measures["held"]
 
 
 def _input(measures: Mapping[str, float]) -> float:
-    """What the sources would put out if nothing were held back."""
+    """Rows per second that the sources would emit if no input were held back."""
     return measures["emitted"] / max(1e-9, 1 - measures["held"])
 
 
 class Throughput(Provision):
-    """A throughput target (Dhalion, section 5.2): sources get lanes until they put out enough, the others what that takes."""
+    """Throughput target (Dhalion, section 5.2): sources get lanes until they emit the target rate, other operators keep up."""
 
     def __init__(self, target_rows_s: float) -> None:
         self.name = f"throughput:{target_rows_s * 60:.0f}/min"
         self.target_rows_s = target_rows_s
-        # A job that should put out so much may read an endless backlog: that rows wait is no symptom.
+        # A job with a throughput target may read an endless backlog, so a backlog is no symptom.
         kept = (detector for detector in Provision.detectors if not isinstance(detector, BacklogDetector))
         self.detectors = (*kept, EmitCountDetector())
-        self.diagnosers = (*Provision.diagnosers[:3], TooLittleInputDiagnoser(target_rows_s))
+        self.diagnosers = (*Provision.diagnosers[:4], TooLittleInputDiagnoser(target_rows_s))
         self.resolvers = {**Provision.resolvers, DiagnosisKind.TOO_LITTLE_INPUT: (ScaleSource(target_rows_s),)}
 
-    def helped(self, entry: LogEntry, after: Mapping[str, float], patient: Patient) -> bool | None:
-        """More lanes for a source helped if more is put out, or would be were it not held back."""
+    def helped(self, entry: LogEntry, after: Mapping[str, float], observed: ObservedJob) -> bool | None:
+        """Whether the unthrottled output of the sources rose, for a remedy against too little input."""
         if entry.diagnosis != DiagnosisKind.TOO_LITTLE_INPUT:
-            return super().helped(entry, after, patient)
-        return _input(after) > entry.before["emitted"] * (1 + patient.settings.improvement)
+            return super().helped(entry, after, observed)
+        return _input(after) > entry.before["emitted"] * (1 + observed.settings.improvement)
 
 
 class Late(Provision):
-    """For a job that the scheduler picked because it misses its intent: the trouble is known, its cause is asked for."""
+    """Diagnoses a job that the scheduler selected because it misses its intent."""
 
     name = "late"
     detectors = (HeldBackDetector(), LateDetector(), *Provision.detectors[2:])
-    diagnosers = Provision.diagnosers[:3]
+    diagnosers = Provision.diagnosers[:4]
 
 
 # -- by name -------------------------------------------------------------------------------------------------------------------
@@ -188,7 +194,7 @@ PROVISION = "provision"
 
 
 def built_in(text: str) -> HealthPolicy | None:
-    """The built-in policy of that name; None if there is none, in which case it may be one of the user's.
+    """The built-in policy with this name; None for any other name, which may be a user-defined policy.
 
     >>> built_in("throughput:4000000/min").name
     'throughput:4000000/min'
@@ -202,18 +208,18 @@ def built_in(text: str) -> HealthPolicy | None:
 
 
 def check_policy(intent: Intent, own: Collection[str]) -> None:
-    """Refuse the name of a policy that is neither built in nor one of the user's `own`."""
+    """Raise an error if the intent's policy is neither built in nor one of the user-defined policies `own`."""
     if intent.policy is None or intent.policy in own or built_in(intent.policy) is not None:
         return
     allowed = (PROVISION, f"{THROUGHPUT}:RATE", *own)
     raise IntentError(
-        f"policy is {shown(intent.policy)}; allowed are {', '.join(allowed)}, and those of [user_policies] in a cluster file."
+        f"policy is {shown(intent.policy)}; allowed are {', '.join(allowed)}, and the policies of [user_policies] in a cluster file."
         f"{did_you_mean(intent.policy, (PROVISION, THROUGHPUT, *own))}"
     )
 
 
 def user_policies_from(table: object, error: type[InputError]) -> dict[str, str]:
-    """The `[user_policies]` of a file: names, and where each policy is to be found."""
+    """The `[user_policies]` table of a file: policy names and their import paths."""
     with about("user_policies", error):
         if not isinstance(table, Mapping):
             raise error(f'it is {shown(table)}; it must be a table such as {{mine = "my_policies:Mine"}}')
@@ -221,5 +227,5 @@ def user_policies_from(table: object, error: type[InputError]) -> dict[str, str]
             if not isinstance(path, str) or not path:
                 raise error(f'{name} is {shown(path)}; it must be "module:Class", or the name of an entry point')
             if name == PROVISION or name.partition(":")[0] == THROUGHPUT:
-                raise error(f"{shown(name)} is a policy of Headgate's own; give yours another name")
+                raise error(f"{shown(name)} is a built-in policy; choose another name")
         return dict(table)

@@ -1,4 +1,4 @@
-"""What passes through the health pipeline (Dhalion, section 4): every record keeps what it came from.
+"""Data types of the health pipeline (Dhalion, section 4); every record links to the records behind it.
 
 sensor -> Measurement -> detector -> Symptom -> diagnoser -> Diagnosis -> resolver -> Remedy (an action) or Alert
 """
@@ -11,33 +11,37 @@ from enum import StrEnum
 from typing import Protocol
 
 from headgate.config import Settings
-from headgate.core.metrics import JobView, Sample, Span, newest, span_of
+from headgate.core.alerts import Alert as Alert  # noqa: PLC0414  # user policies import all records from here
+from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, ActionKind, Cause, HostReading, JobAllocation
+from headgate.core.windows import Sample, Span, newest, span_of
 
-# -- names of the built-in parts; a part of a user may use a name of its own ---------------------------------------------------------
+# -- names of the built-in parts; user-defined parts may use other names -------------------------------------------------------
 
 
 class MeasurementKind(StrEnum):
-    """What the built-in sensor measures."""
+    """Kinds of measurements of the built-in sensor."""
 
     ROWS = "rows"
-    """Rows/s that a lane or an operator was given."""
+    """Rows per second that a lane or an operator received."""
     BUSY = "busy"
-    """Share of the time in which it was busy."""
+    """Share of the time in which a lane was busy."""
     COST = "cost"
-    """Seconds per row."""
+    """Busy seconds per row of a lane or an operator."""
     PENDING = "pending"
-    """Rows that wait."""
+    """Rows queued in front of a lane; without queues, the lane's share of busy time."""
     HELD = "held"
-    """Share of the time in which it held its input back."""
+    """Share of the time in which a lane, an operator or the job held back input."""
     EMITTED = "emitted"
-    """Rows/s that it put out."""
+    """Rows per second that the sources emitted."""
     WAIT = "wait"
     """Seconds that rows wait at the sources."""
+    MEMORY = "memory"
+    """Share of the memory of a host that is in use."""
 
 
 class SymptomKind(StrEnum):
-    """What the built-in detectors find."""
+    """Kinds of symptoms of the built-in detectors."""
 
     HELD_BACK = "input held back"
     BACKLOG = "standing backlog"
@@ -48,21 +52,23 @@ class SymptomKind(StrEnum):
     UNCLEAR = "lanes unclear"
     NOTHING_WAITS = "nothing waits"
     EMIT_COUNT = "emit count"
+    SHORT_OF_MEMORY = "short of memory"
 
 
 class DiagnosisKind(StrEnum):
-    """What the built-in diagnosers conclude."""
+    """Kinds of diagnoses of the built-in diagnosers."""
 
     TOO_FEW_LANES = "too few lanes"
     SLOW_LANES = "slow host"
     SKEW = "skew"
     SPARE_LANES = "spare lanes"
     TOO_LITTLE_INPUT = "too little input"
+    MEMORY = "memory shortage"
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure over a window: of a lane, of an operator, or of the job."""
+    """One figure of a lane, an operator (`lane` is None) or the job (`operator` is None) over a window."""
 
     name: str
     value: float
@@ -72,54 +78,47 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """Something that may be a sign of ill health, and the measurements that show it."""
+    """A possible sign of an unhealthy job, with the measurements that show the sign."""
 
     kind: str
     operator: str
     value: float
     text: str
     lanes: tuple[int, ...] = ()
-    """The lanes that show it; empty if all do alike."""
+    """The lanes that show the symptom; empty if all lanes do."""
     measurements: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What explains the symptoms."""
+    """An explanation of symptoms."""
 
     kind: str
     operator: str
     text: str
     symptoms: tuple[Symptom, ...] = ()
     lanes: tuple[int, ...] = ()
-    """The lanes that are to blame; empty if all are alike."""
+    """The lanes that cause the symptoms; empty if no lane differs from the others."""
     confidence: float = 1.0
+    """Confidence in the diagnosis, 0..1; a policy resolves the highest confidence first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What a resolver would change because of a diagnosis."""
+    """The change that a resolver proposes for a diagnosis."""
 
     resolver: str
     diagnosis: Diagnosis
     allocation: JobAllocation
     what: str
-    """What changes, in a few signs."""
+    """The change in short form: `split 8 → 11 lanes`."""
     frees: bool = False
-    """It takes lanes away instead of giving any."""
+    """Whether the remedy removes lanes."""
 
     def action(self, job: str) -> Action:
-        """As an action, with its whole chain of causes."""
+        """The remedy as an action, with its whole chain of causes."""
         kind = ActionKind.REDUCE if self.frees else ActionKind.RECONFIGURE
         return Action(kind, job, {job: self.allocation}, cause_of(self.diagnosis), self.what, self.resolver)
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """Something that only a person can change."""
-
-    text: str
-    diagnosis: Diagnosis | None = None
 
 
 def cause_of(diagnosis: Diagnosis) -> Cause:
@@ -136,7 +135,7 @@ def _symptom_cause(symptom: Symptom) -> Cause:
 
 
 def _measured_causes(measurements: tuple[Measurement, ...]) -> tuple[Cause, ...]:
-    """One line per kind of measurement, its lanes side by side."""
+    """One cause per kind of measurement, with the figures of all lanes in one line."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for one in measurements:
         groups.setdefault((one.name, one.operator or "job"), []).append(one)
@@ -150,21 +149,23 @@ def _lane_facts(found: list[Measurement]) -> dict[str, float | str]:
     return {("value" if one.lane is None else f"lane {one.lane}"): one.value for one in found}
 
 
-# -- the patient ---------------------------------------------------------------------------------------------------------------
+# -- the observed job ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
-    """A job under examination: what it has, what was measured of it since its last change, and where it runs."""
+class ObservedJob:
+    """A job as a policy sees it: its allocation, its measurements since the last change, and the hosts."""
 
     view: JobView
     samples: tuple[Sample, ...]
-    """The readings of the window, all of the same allocation; the view has those of before as well."""
+    """The readings of the policy's window, all of the same allocation; the view may hold older readings."""
     hosts: tuple[HostReading, ...]
     at_s: float
     settings: Settings
     misses: bool = False
-    """It misses its intent, whether or not its input is held back."""
+    """Whether the job misses its intent, with or without held-back input."""
+    congested: bool = False
+    """Whether the cluster is congested, so that resolvers add lanes in smaller steps."""
 
     @property
     def name(self) -> str:
@@ -172,11 +173,11 @@ class Patient:
 
     @property
     def span(self) -> Span | None:
-        """What the job did in the window."""
+        """Activity of the job in the window; None with fewer than two readings."""
         return span_of(self.samples)
 
     def halves(self) -> tuple[Span, Span] | None:
-        """The older and the newer half of the window, each with an epoch that ended; None if there are too few readings."""
+        """The older and the newer half of the window, each with a finished epoch; None with too few readings."""
         middle, ends = len(self.samples) // 2, range(1, len(self.samples) - 1)
         between = [place for place in ends if self._has_epochs(0, place) and self._has_epochs(place, -1)]
         if not between:
@@ -191,13 +192,13 @@ class Patient:
 
     @property
     def is_full(self) -> bool:
-        """Whether the window is as long as it gets: more epochs than it has cannot be waited for."""
+        """Whether the window has its full length, so that waiting longer yields no more epochs."""
         regulated = self.view.job.intent.policy is not None
         longest_s = self.settings.health_window_s if regulated else self.settings.window_s
         return self.span is not None and self.span.seconds >= longest_s - self.settings.round_s
 
     def sub_spans(self, seconds: float) -> tuple[Span, ...]:
-        """The window in parts of about this length."""
+        """The window, split into parts of about `seconds` length."""
         parts: list[Span] = []
         start = 0
         for end in range(1, len(self.samples)):
@@ -209,13 +210,14 @@ class Patient:
         return tuple(parts)
 
 
-def patient_of(view: JobView, hosts: tuple[HostReading, ...], at_s: float, settings: Settings) -> Patient:
-    """A job that the scheduler looks at because it misses its intent: its newest sub-windows count."""
-    return Patient(view, newest(view.samples, 2), hosts, at_s, settings, misses=True)
+def observed_job(job: JobView, view: View, settings: Settings) -> ObservedJob:
+    """A scheduled job that misses its intent, with the readings of its newest sub-windows."""
+    window = newest(job.samples, 2)
+    return ObservedJob(job, window, view.hosts, view.at_s, settings, misses=True, congested=bool(view.congested))
 
 
 class Measurements:
-    """All that the sensors measured, by name, operator and lane."""
+    """All measurements of the sensors, by name, operator and lane."""
 
     def __init__(self, measured: Iterable[Measurement]) -> None:
         self.all = tuple(measured)
@@ -227,24 +229,24 @@ class Measurements:
                 self._lanes.setdefault((found.name, found.operator), []).append(found)
 
     def one(self, name: str, operator: str | None = None) -> float | None:
-        """The figure of an operator or of the job; None if it was not measured."""
+        """The figure of an operator or of the job; None if not measured."""
         return self._one.get((name, operator, None))
 
     def lanes(self, name: str, operator: str) -> tuple[Measurement, ...]:
-        """The figures of an operator's lanes, in order; empty if they were not measured."""
+        """The measurements of an operator's lanes, in order; empty if not measured."""
         return tuple(self._lanes.get((name, operator), ()))
 
     def values(self, name: str, operator: str) -> tuple[float, ...]:
-        """The same as plain numbers."""
+        """The figures of an operator's lanes, in order; empty if not measured."""
         return tuple(found.value for found in self.lanes(name, operator))
 
 
-# -- what is remembered --------------------------------------------------------------------------------------------------------
+# -- the action log ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """An action of a policy, why it was taken, and what came of it."""
+    """An action of a policy, with its diagnosis and its effect."""
 
     at_s: float
     job: str
@@ -253,15 +255,15 @@ class LogEntry:
     operator: str
     resolver: str
     before: Mapping[str, float] = field(default_factory=dict)
-    """The policy's own measures when it was taken."""
+    """The policy's own measures before the action."""
     after: Mapping[str, float] = field(default_factory=dict)
-    """And once its effect was measured."""
+    """The policy's own measures after the action; empty until the effect is measured."""
     useful: bool | None = None
-    """Whether it helped; None: not known (yet), or something else changed meanwhile."""
+    """Whether the action helped; None: not measured yet, or the input changed meanwhile."""
     what: str = ""
 
     def same_pair(self, diagnosis: Diagnosis, resolver: str) -> bool:
-        """Whether it was the same answer to the same trouble."""
+        """Whether the entry has the same resolver for the same diagnosis."""
         return (self.diagnosis, self.operator, self.resolver) == (diagnosis.kind, diagnosis.operator, resolver)
 
 
@@ -269,13 +271,13 @@ Log = tuple[LogEntry, ...]
 
 
 def purged(log: Log, at_s: float, settings: Settings) -> Log:
-    """The newest entries, and none that is too old (Dhalion, section 4.2): both rules hold."""
+    """The newest `log_entries` entries that are at most `log_keep_h` hours old (Dhalion, section 4.2)."""
     young = tuple(entry for entry in log if at_s - entry.at_s <= settings.log_keep_h * 3600)
     return young[-settings.log_entries :]
 
 
 def blacklisted(log: Log, job: str, diagnosis: Diagnosis, resolver: str, settings: Settings) -> bool:
-    """Whether this answer to this trouble has been useless too often (Dhalion, section 4.3)."""
+    """Whether this resolver has been useless for this diagnosis too often (Dhalion, section 4.3)."""
     judged = [e for e in log if e.job == job and e.useful is not None and e.same_pair(diagnosis, resolver)]
     useless = sum(not entry.useful for entry in judged)
     return bool(judged) and useless / len(judged) > settings.blacklist_ratio
@@ -287,30 +289,30 @@ def blacklisted(log: Log, job: str, diagnosis: Diagnosis, resolver: str, setting
 class Sensor(Protocol):
     """Turns readings into measurements."""
 
-    def measure(self, patient: Patient) -> Iterable[Measurement]:
-        """What it measured over the window; nothing where nothing is known."""
+    def measure(self, observed: ObservedJob) -> Iterable[Measurement]:
+        """Measurements over the window; empty if the readings yield none."""
 
 
 class Detector(Protocol):
     """Finds symptoms in measurements."""
 
-    def detect(self, measured: Measurements, patient: Patient) -> Iterable[Symptom]:
-        """The symptoms, if there are any."""
+    def detect(self, measured: Measurements, observed: ObservedJob) -> Iterable[Symptom]:
+        """Symptoms in the measurements; empty if the job is healthy."""
 
 
 class Diagnoser(Protocol):
     """Explains symptoms."""
 
-    def diagnose(self, symptoms: tuple[Symptom, ...], patient: Patient) -> Iterable[Diagnosis]:
-        """The diagnoses, if there are any."""
+    def diagnose(self, symptoms: tuple[Symptom, ...], observed: ObservedJob) -> Iterable[Diagnosis]:
+        """Diagnoses that explain the symptoms; may be empty."""
 
 
 class Resolver(Protocol):
-    """Knows what to do about a diagnosis."""
+    """Proposes a remedy for a diagnosis."""
 
     @property
     def name(self) -> str:
-        """The word under which the action log knows it."""
+        """Name of the resolver in the action log."""
 
-    def resolve(self, diagnosis: Diagnosis, measured: Measurements, patient: Patient) -> Remedy | Alert | None:
-        """What to change, what to tell a person, or None where it can do nothing."""
+    def resolve(self, diagnosis: Diagnosis, measured: Measurements, observed: ObservedJob) -> Remedy | Alert | None:
+        """A remedy, an alert for people, or None if the resolver cannot help."""

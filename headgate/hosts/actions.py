@@ -14,18 +14,18 @@ NO_OTHER_HOST = Cause("there is no other that works")
 
 
 def lease(name: str, kind: HostType, cause: Cause, job: str | None = None) -> Action:
-    """A new host; its name is given here, so that leasing it twice is leasing it once."""
+    """Lease a host; the name is chosen here, so that a repeated lease has no further effect."""
     what = f"leased for {kind.price:g} per {show_seconds(kind.btu_s)}"
     return Action(ActionKind.LEASE, job, {}, cause, what, host=name, host_type=kind)
 
 
 def release(name: str, cause: Cause, what: str = "released") -> Action:
-    """A host goes once nothing runs on it any more."""
+    """Release a host once nothing runs on it."""
     return Action(ActionKind.RELEASE, None, {}, cause, what, host=name)
 
 
 def release_paid(host: Host, at_s: float) -> Action:
-    """A host goes before it is paid for again; one that failed is given back whatever is paid."""
+    """Release a host before its next billing time unit; a failed host is released at once."""
     if host.phase is HostPhase.FAILED:
         return release(host.name, Cause(host.reason or "it failed"), "given back")
     what = f"released with {show_seconds(host.remaining_s(at_s))} of its BTU to come"

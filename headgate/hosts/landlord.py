@@ -1,8 +1,8 @@
-"""Hosts that jobs run on, of a service as of a scenario: leased and released by what a planner decides, accounted for, journalled.
+"""Leases and releases the hosts of a service or of a scenario as a planner decides, keeps the books, and writes the journal.
 
-A planner says which hosts come and go; the landlord watches the pool, keeps the books and tells what happened. Each lease and release
-is an action in the journal, written before it is carried out. Killed at any moment, a landlord finds on its return the actions it had
-intended and carries them out: leasing or releasing twice is doing it once.
+A planner decides which hosts are leased and released; the landlord watches the pool and reports what happened. It writes each lease and
+release to the journal before it acts. A landlord that was killed finds the unfinished actions there and carries them out: a second
+lease or release of the same host changes nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headgate.hosts.leases import NO_BILL, Bill, Ledger, Rental, bill
 from headgate.hosts.planners import HostsView, Planner
 from headgate.hosts.provision import ProvisionState
 from headgate.hosts.records import HostNote, HostRecords
-from headgate.ports import HostPool, Journal, Occupants
+from headgate.ports import HostPool, Jobs, Journal, Occupants
 
 BOOKS_KEY = "hosts"
-"""Where the journal has the books."""
+"""Key of the books in the journal."""
 BILL_KEY = "bill"
 KEPT_NOTES = 20
 SMALLER_BUDGET = Cause("the budget is smaller than it was")
@@ -36,11 +36,11 @@ SMALLER_BUDGET = Cause("the budget is smaller than it was")
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What must not be forgotten, besides the actions."""
+    """State of the landlord that survives restarts, besides the actions."""
 
     ledger: Ledger = field(default_factory=Ledger)
     settled: Bill = NO_BILL
-    """What leases came to that are over."""
+    """The bill of leases that have ended."""
     leases: int = 0
     failures: int = 0
     no_lease_until_s: float = 0.0
@@ -49,7 +49,7 @@ class Books:
 
 @dataclass(slots=True)
 class _Leaving:
-    """A host that goes as soon as no job needs what is on it."""
+    """A host that the landlord releases as soon as no job needs its lanes or state."""
 
     action: Action
     occupants: Occupants
@@ -78,31 +78,35 @@ class Landlord:
         self._notes: deque[HostNote] = deque(maxlen=KEPT_NOTES)
         self._hosts: Mapping[str, Host] = {}
         self._ready_s: dict[str, float] = {}
-        """When the landlord first found each host ready."""
+        """Time at which the landlord first found each host ready."""
         self._leaving: dict[str, _Leaving] = {}
         self.decided_s: float | None = None
-        """When hosts were decided about last."""
+        """Time of the planner's last decision."""
         self._decides_s = 0.0
-        self._came = False
-        """Whether hosts came that were not told of yet."""
+        self._new_hosts = False
+        """Whether hosts became ready since a caller last asked."""
         self.occupants: Occupants | None = None
-        """Who is asked to leave a host before it goes; None while nothing runs yet, or where the pool waits for lanes to leave."""
+        """The engine that empties a host before its release; None while nothing runs yet, or where the pool waits for lanes to leave."""
+
+    def serve(self, engine: Jobs) -> None:
+        """From now on this engine runs the jobs: it empties hosts before their release, and its lanes may be changed."""
+        self.occupants = self._planner.engine = engine
 
     # -- start and end
 
     def begin(self, at_s: float) -> None:
-        """Go on where the journal ends; the first host is leased at once."""
+        """Continue where the journal ends; without a usable host, lease one at once."""
         books = self._read(at_s)
         self._ledger, self._settled = books.ledger, books.settled
         unfinished, notes = self._records.resume()
         self._notes.extend(notes)
-        # A clock that was set back must not make the pause longer than any pause is.
+        # A clock that was set back must not make the pause longer than `lease_retry_s`.
         until_s = min(books.no_lease_until_s, at_s + self._terms.settings.lease_retry_s)
         self._state = ProvisionState(failures=books.failures, no_lease_until_s=until_s)
         hosts = self._take_over(unfinished, at_s if books.written_s is None else books.written_s, at_s)
         leases = max([books.leases, *map(lease_number, (*hosts, *(note.host for note in notes)))])
         self._state = dataclasses.replace(self._state, leases=leases)
-        self._match(hosts, at_s)
+        self._reconcile(hosts, at_s)
         self._hosts = hosts
         self._ready_s = {name: at_s for name, host in hosts.items() if host.phase is HostPhase.READY}
         self._decide_after(at_s)
@@ -110,13 +114,13 @@ class Landlord:
             self._decide(View(at_s, {}, (), frozenset()))
 
     def _take_over(self, unfinished: Sequence[Action], written_s: float, at_s: float) -> Mapping[str, Host]:
-        """Hosts of before, once what was intended is done; as far as today's budget goes, which may be another one."""
+        """The hosts of the last landlord, after its unfinished actions; without hosts beyond the budget, which may have changed."""
         for action in unfinished:
             if action.kind is ActionKind.RELEASE:
                 self._carry_out(action, at_s)
         hosts = self._pool.hosts()
         # Hosts that went while no landlord ran were paid for until the books were last written.
-        self._match(hosts, written_s)
+        self._reconcile(hosts, written_s)
         for host in self._terms.budget.beyond(host for host in hosts.values() if host.usable):
             self._act(host_actions.release(host.name, SMALLER_BUDGET), at_s)
         ledger = self._ledger
@@ -131,45 +135,45 @@ class Landlord:
         return self._pool.hosts()
 
     def end(self, at_s: float) -> None:
-        """All hosts are gone with the service: what was leased is settled."""
-        self._match({}, at_s, Cause("the service ended"))
+        """Settle every lease when the service ends and all hosts are gone."""
+        self._reconcile({}, at_s, Cause("the service ended"))
         self._write(at_s)
 
     # -- after every round
 
     def look(self, view: View, at_once: bool = False) -> bool:
-        """Keep the books; decide when it is time to, or `at_once` because lanes were given for which there is no room.
+        """Keep the books; let the planner decide when it is time, or `at_once` because lanes found no room.
 
-        Returns whether hosts came: what found no room before may find it now.
+        Returns whether hosts became ready: lanes that found no room may find it now.
         """
         self._records.see(view)
         self._planner.observe(view, self._hosts)
-        self._tend(view.at_s)
+        self._refresh(view.at_s)
         if at_once or view.at_s >= self._decides_s:
             self._decide_after(view.at_s)
             self._decide(view)
-        return self._take_came()
+        return self._take_new_hosts()
 
     def _decide_after(self, at_s: float) -> None:
         self._decides_s = at_s + self._terms.settings.provision_s - self._settings.round_s / 2
 
-    def tend(self, at_s: float) -> bool:
-        """Tend the hosts, whether or not anything is known of the jobs: a pool repairs itself when it is asked for its hosts.
+    def refresh(self, at_s: float) -> bool:
+        """Look at the hosts without a view of the jobs: a pool repairs itself when it is asked for its hosts.
 
-        Returns whether hosts came.
+        Returns whether hosts became ready.
         """
-        self._tend(at_s)
-        return self._take_came()
+        self._refresh(at_s)
+        return self._take_new_hosts()
 
-    def _take_came(self) -> bool:
-        came, self._came = self._came, False
+    def _take_new_hosts(self) -> bool:
+        came, self._new_hosts = self._new_hosts, False
         return came
 
-    def _tend(self, at_s: float) -> None:
-        hosts = self._seen_off(at_s)
+    def _refresh(self, at_s: float) -> None:
+        hosts = self._hosts_after_releases(at_s)
         for host, use in self._planner.take_use().items():
             self._ledger = self._ledger.used(host, use)
-        self._match(hosts, at_s)
+        self._reconcile(hosts, at_s)
         self._note_phases(hosts, at_s)
         self._judge_leases(at_s)
 
@@ -192,7 +196,7 @@ class Landlord:
             else:
                 self._planner.place(one)
         if steps:
-            self._tend(at_s)
+            self._refresh(at_s)
             self._write(at_s)
 
     # -- one action
@@ -206,13 +210,13 @@ class Landlord:
         if action.host_type is None:
             self._begin_release(action, at_s)
             return
-        outcome = _tried(partial(self._pool.lease, action.host, action.host_type))
+        outcome = _try(partial(self._pool.lease, action.host, action.host_type))
         self._records.confirm(action, outcome)
         if not outcome.applied:
             self._refused(action, outcome, at_s)
 
     def _refused(self, action: Action, outcome: Outcome, at_s: float) -> None:
-        """Jobs go on with the hosts that there are; without any, nothing runs, and the service must know."""
+        """The pool refused a lease. Jobs continue on the other hosts; without any host the service cannot run."""
         if not any(host.usable for host in self._hosts.values()):
             raise EngineError(f"{action.host} could not be leased: {outcome.detail}")
         retry_s = self._terms.settings.lease_retry_s
@@ -221,29 +225,29 @@ class Landlord:
         self._note(at_s, action.host, text)
 
     def _begin_release(self, action: Action, at_s: float) -> None:
-        """State moves to other hosts first, as long as there is time for it."""
+        """Let state move to other hosts first, for at most `lane_drain_s`."""
         host = self._hosts.get(action.host)
         if self.occupants is None or host is None or host.phase is not HostPhase.READY:
-            self._records.confirm(action, _tried(partial(self._pool.release, action.host)))
+            self._records.confirm(action, _try(partial(self._pool.release, action.host)))
             return
         leaving = _Leaving(action, self.occupants, host.address or host.name, at_s)
         self._leaving[host.name] = leaving
         leaving.occupants.vacate(leaving.address)
 
-    def _seen_off(self, at_s: float) -> Mapping[str, Host]:
-        """The hosts of the pool; those that leave go now if they can."""
+    def _hosts_after_releases(self, at_s: float) -> Mapping[str, Host]:
+        """The hosts of the pool, after the release of hosts that are vacant."""
         hosts = self._pool.hosts()
         for name in list(self._leaving):
-            self._see_off(name, hosts.get(name), at_s)
+            self._release_if_vacant(name, hosts.get(name), at_s)
         return {
             name: dataclasses.replace(host, phase=HostPhase.RELEASING) if name in self._leaving else host
             for name, host in hosts.items()
         }
 
-    def _see_off(self, name: str, host: Host | None, at_s: float) -> None:
+    def _release_if_vacant(self, name: str, host: Host | None, at_s: float) -> None:
         one = self._leaving[name]
         if host is None:
-            one.occupants.occupy(one.address)  # by another host that may come to have it
+            one.occupants.occupy(one.address)  # a later host may get the same address
             del self._leaving[name]
             if not one.released:
                 self._records.confirm(one.action, Outcome(True))
@@ -258,17 +262,17 @@ class Landlord:
 
     # -- what became of hosts
 
-    def _match(self, hosts: Mapping[str, Host], at_s: float, why: Cause | None = None) -> None:
-        """Books agree with the hosts that are there; a host that is gone is judged by what it cost."""
+    def _reconcile(self, hosts: Mapping[str, Host], at_s: float, why: Cause | None = None) -> None:
+        """Bring the books to the hosts that exist; judge the release of a host that is gone by its cost."""
         held = [one.host for one in self._ledger.rentals if one.until_s is None]
         self._ledger = self._ledger.matched(hosts, at_s)
         gone = [one for one in self._ledger.rentals if one.host in held and one.host not in hosts]
         for rental in gone:
-            self._settle_gone(rental, at_s, why or Cause("it was gone, and the landlord had not released it"))
+            self._judge_release(rental, at_s, why or Cause("it was gone, and the landlord had not released it"))
 
-    def _settle_gone(self, rental: Rental, at_s: float, why: Cause) -> None:
+    def _judge_release(self, rental: Rental, at_s: float, why: Cause) -> None:
         if self._records.is_settled(rental.host):
-            return  # killed after it was judged, and before the books were written
+            return  # the landlord was killed after it judged the release and before it wrote the books
         if not self._records.awaits(ActionKind.RELEASE, rental.host):
             action = host_actions.release(rental.host, why)
             self._records.intend(at_s, action)
@@ -279,7 +283,7 @@ class Landlord:
         self._note(at_s, rental.host, verdict)
 
     def _judge_leases(self, at_s: float) -> None:
-        """A lease is judged when measurements show what its host did, or when it is clear that the host will do nothing."""
+        """Judge a lease when its host was ready for a window, or when the host will not become ready."""
         for name, leased_s in self._records.unjudged_leases():
             host, ready_s = self._hosts.get(name), self._ready_s.get(name)
             stays = host is not None and host.usable
@@ -292,7 +296,7 @@ class Landlord:
             self._records.judge(ActionKind.LEASE, name, at_s, verdict)
 
     def _note_phases(self, hosts: Mapping[str, Host], at_s: float) -> None:
-        """Tell what became of hosts."""
+        """Note hosts that became ready and hosts that failed."""
         came = [host for host in hosts.values() if self._is_now(host, HostPhase.READY)]
         for host in came:
             self._ready_s[host.name] = at_s
@@ -301,7 +305,7 @@ class Landlord:
             if self._is_now(host, HostPhase.FAILED):
                 self._note(at_s, host.name, f"failed: {host.reason}")
         self._hosts = hosts
-        self._came = self._came or bool(came)
+        self._new_hosts = self._new_hosts or bool(came)
 
     def _is_now(self, host: Host, phase: HostPhase) -> bool:
         before = self._hosts.get(host.name)
@@ -310,20 +314,20 @@ class Landlord:
     # -- what is known
 
     def hosts(self) -> Mapping[str, Host]:
-        """As of the last look at the pool."""
+        """The hosts, as of the last look at the pool."""
         return self._hosts
 
     def bill(self, at_s: float) -> Bill:
-        """What all hosts have cost so far."""
+        """The cost of all hosts so far."""
         return self._settled.plus(bill(self._ledger, at_s))
 
     def spending_per_hour(self, at_s: float) -> float:
-        """Price of all that is paid for at this moment."""
+        """The price per hour of all hosts that are paid for now."""
         return self._ledger.spending_per_hour(at_s)
 
     @property
     def notes(self) -> tuple[HostNote, ...]:
-        """What happened lately."""
+        """The newest notes."""
         return tuple(self._notes)
 
     def _note(self, at_s: float, host: str, text: str) -> None:
@@ -333,7 +337,7 @@ class Landlord:
     # -- the books
 
     def _write(self, at_s: float) -> None:
-        """The bill in words as well, for whoever reads the journal when nothing runs any more."""
+        """Write the books, and the bill in words for readers of the journal after the end."""
         state = self._state
         books = Books(self._ledger, self._settled, state.leases, state.failures, state.no_lease_until_s, at_s)
         self._journal.set_about(BOOKS_KEY, msgspec.json.encode(books).decode())
@@ -348,8 +352,8 @@ class Landlord:
             return Books()
 
 
-def _tried(step: Callable[[], None]) -> Outcome:
-    """A pool that cannot do it now must not end the loop."""
+def _try(step: Callable[[], None]) -> Outcome:
+    """An error of the pool becomes an outcome, so that it does not end the loop."""
     try:
         step()
     except EngineError as error:
@@ -358,7 +362,7 @@ def _tried(step: Callable[[], None]) -> Outcome:
 
 
 def _is_needed(action: Action, hosts: Mapping[str, Host]) -> bool:
-    """Whether it is done even by who only observes: something must run somewhere, and what failed is no host."""
+    """Whether the landlord takes this step even when it only observes: jobs need one host, and a failed host is useless."""
     if action.kind is ActionKind.LEASE:
         return not any(host.usable for host in hosts.values())
     return hosts[action.host].phase is HostPhase.FAILED

@@ -22,7 +22,7 @@ class Need:
     memory_mb: float
 
     def times_in(self, room: Need) -> float:
-        """How often it fits."""
+        """How many times the need fits."""
         by_cores = room.cores / self.cores if self.cores > 0 else math.inf
         by_memory = room.memory_mb / self.memory_mb if self.memory_mb > 0 else math.inf
         return min(by_cores, by_memory)
@@ -79,7 +79,7 @@ class LeasedCluster:
         return dataclasses.replace(self, placed={**self.placed, host: left})
 
     def with_host(self, host: Host) -> LeasedCluster:
-        """The cluster with one host more, or another state of one that it has."""
+        """The cluster with an added or replaced host."""
         return dataclasses.replace(self, hosts={**self.hosts, host.name: host})
 
     def usable(self) -> list[Host]:
@@ -100,7 +100,7 @@ class StartLane:
 
 @dataclass(frozen=True, slots=True)
 class StopLane:
-    """One lane less of an operator on a host; it finishes what it has begun."""
+    """Remove one lane of an operator from a host; the lane finishes its current rows."""
 
     operator: OperatorKey
     host: str
@@ -108,7 +108,7 @@ class StopLane:
 
 @dataclass(frozen=True, slots=True)
 class MoveLane:
-    """A lane goes from one host to another; the old one works until the new one does."""
+    """Move a lane to another host; the old lane works until the new lane does."""
 
     operator: OperatorKey
     source: str
@@ -117,7 +117,7 @@ class MoveLane:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHost:
-    """A new host; its name is given here, so that leasing it twice is leasing it once."""
+    """Lease a host; the name is chosen here, so that a repeated lease has no further effect."""
 
     host: str
     kind: HostType
@@ -125,7 +125,7 @@ class LeaseHost:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseHost:
-    """A host goes once its lanes have."""
+    """Release a host after its lanes have stopped."""
 
     host: str
 
@@ -134,7 +134,7 @@ LaneStep = StartLane | StopLane | MoveLane
 Step = LaneStep | LeaseHost | ReleaseHost
 
 
-def applied(cluster: LeasedCluster, step: Step, at_s: float) -> LeasedCluster:
+def apply_step(cluster: LeasedCluster, step: Step, at_s: float) -> LeasedCluster:
     """The cluster as it will be when the step is done."""
     match step:
         case StartLane(operator, host):
@@ -154,7 +154,7 @@ def applied(cluster: LeasedCluster, step: Step, at_s: float) -> LeasedCluster:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is never exceeded; None: no limit."""
+    """Limits that are never exceeded; None: no limit."""
 
     most_hosts: int | None = None
     most_per_hour: float | None = None
@@ -239,17 +239,17 @@ class Ledger:
         return sum(rental.kind.price_per_hour for rental in paid)
 
     def leased(self, host: str, kind: HostType, at_s: float) -> Ledger:
-        """With a lease that begins; one that has begun already does not begin again."""
+        """Add a lease; a lease that exists already is left unchanged."""
         if any(rental.host == host and rental.until_s is None for rental in self.rentals):
             return self
         return Ledger((*self.rentals, Rental(host, kind, at_s)))
 
     def released(self, host: str, at_s: float) -> Ledger:
-        """With a lease that ends."""
+        """The ledger after the end of a lease."""
         return self._with(host, lambda rental: dataclasses.replace(rental, until_s=at_s))
 
     def matched(self, hosts: Mapping[str, Host], at_s: float) -> Ledger:
-        """With the hosts that are really there: unknown hosts count as leased, hosts that are gone as released."""
+        """The ledger matched with the hosts of the pool: unknown hosts count as leased, missing hosts as released."""
         ledger = self
         for host in hosts.values():
             ledger = ledger.leased(host.name, host.kind, host.leased_s)
@@ -264,7 +264,7 @@ class Ledger:
         return Ledger(tuple(one for one in self.rentals if one not in over)), bill(Ledger(over), at_s)
 
     def used(self, host: str, use: Mapping[str, float]) -> Ledger:
-        """With what each job had of a host, added to what it had before."""
+        """The ledger after adding the use of a host by each job."""
         return self._with(host, lambda rental: dataclasses.replace(rental, use=_sum(rental.use, use)))
 
     def _with(self, host: str, change: Callable[[Rental], Rental]) -> Ledger:
@@ -277,7 +277,7 @@ def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, f
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What the hosts have cost."""
+    """The bill: cost of hosts."""
 
     paid_btus: int
     leases: int
@@ -288,7 +288,7 @@ class Bill:
     wasted_s: float
     cost: float
     cost_by_job: Mapping[str, float]
-    """By what was kept for each; the cost of idle hosts is not attributed to a job."""
+    """Cost by job, by reserved capacity; the cost of idle hosts is not attributed to a job."""
 
     def plus(self, other: Bill) -> Bill:
         """Both together."""

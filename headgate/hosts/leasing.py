@@ -1,5 +1,6 @@
-"""Hosts for intents: lease when what a host adds in utility is worth its price, release when the intents hold without it.
+"""Places single lanes on leased hosts in the simulator, and leases a host when the utility that it adds is worth its price.
 
+On Spark, `hosts/slots.py` decides which hosts are leased, and uses only `at_risk` and `points_gained` of this module.
 The scheduler gives lanes; those that find no room are what a new host would be for. Joins VISP's procedures (hosts/provision.py) with
 the utility of Henge: the scheduler decides who is helped, this decides what may be paid for it.
 """
@@ -22,17 +23,17 @@ from headgate.hosts.provision import (
     ProvisionView,
     Spare,
     Terms,
-    begun,
     cheapest,
-    finished,
+    finish_plan,
     lane_on_hosts,
+    start_plan,
 )
 from headgate.scheduler.memory import latency_ratio
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """What decisions about hosts are made on, with intents."""
+    """The input of decisions about hosts, with intents."""
 
     view: View
     cluster: LeasedCluster
@@ -49,13 +50,13 @@ def step(
     """One decision: room for lanes that have none, hosts that earn their price, hosts that are not needed any more."""
     first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
     seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
-    state, plan = begun(state, seen, terms)
+    state, plan = start_plan(state, seen, terms)
     spare = spare_lanes(now.view, terms, settings)
     wanted = lanes_wanted(now, settings)
     plan, wanted = _where_there_is_room(plan, wanted, spare, terms)
     while wanted and (larger := _with_host(plan, wanted, now.view, terms, settings)) is not None:
         plan, wanted = larger
-    return finished(state, plan, spare, terms)
+    return finish_plan(state, plan, spare, terms)
 
 
 # -- lanes that lack room --------------------------------------------------------------------------------------------------------
@@ -78,10 +79,10 @@ def lanes_wanted(now: LeaseView, settings: Settings) -> Wanted:
 
 
 def at_risk(job: JobView, settings: Settings) -> bool:
-    """Whether a job misses its intent, or is about to; right after a change only the newest sub-window can tell."""
+    """Whether a job misses its intent, or is close to missing it; right after a change only the newest sub-window counts."""
     if job.met is None:
         return job.recent is not None and job.recent < job.worth
-    return not job.met or latency_ratio(job) > settings.brink
+    return not job.met or latency_ratio(job) > settings.close_to_miss
 
 
 def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -> int:
@@ -94,7 +95,7 @@ def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -
 
 
 def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
-    """How many lanes an operator has beyond what its job needs; none of a job that misses its intent."""
+    """Number of lanes that an operator can spare; 0 for a job that misses its intent."""
     needed = {
         (name, operator): lanes_needed(job, operator, terms.settings.spare_busy, settings)
         for name, job in view.jobs.items()

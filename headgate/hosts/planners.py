@@ -1,4 +1,4 @@
-"""Who decides which hosts come and go: what a landlord asks of a planner, and the planner for engines whose lanes share slots."""
+"""Planners decide which hosts are leased and released: their interface, and the planner for engines whose lanes share slots."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Protocol
 
 from headgate.config import Settings
 from headgate.core.hosts import Host, OperatorKey
-from headgate.core.metrics import View, span_of
+from headgate.core.metrics import View
 from headgate.core.model import Action
+from headgate.core.windows import span_of
 from headgate.errors import EngineError
-from headgate.hosts import capacity as slots
+from headgate.hosts import slots
 from headgate.hosts.leases import LaneStep, Ledger
 from headgate.hosts.provision import ProvisionState, Terms
+from headgate.ports import Engine
 
 Use = Mapping[str, Mapping[str, float]]
-"""By host, what each job had of it."""
+"""By host, the busy seconds of each job."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostsView:
-    """What decisions about hosts are made on."""
+    """The input of a planner."""
 
     view: View
     hosts: Mapping[str, Host]
@@ -29,16 +31,18 @@ class HostsView:
 
 
 class Planner(Protocol):
-    """Decides which hosts come and go, by what runs on them."""
+    """Decides which hosts are leased and released."""
 
     terms: Terms
     settings: Settings
+    engine: Engine | None
+    """The engine whose lanes a planner may change; None while nothing runs yet."""
 
     def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
-        """Look at a round, whether or not anything is decided in it."""
+        """Note the measurements of a round, with or without a decision."""
 
     def take_use(self) -> Use:
-        """What jobs had of hosts since this was last asked."""
+        """The use of hosts by jobs since the last call."""
 
     def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
         """Hosts to lease and to release, and where single lanes go if the engine places them."""
@@ -48,12 +52,13 @@ class Planner(Protocol):
 
 
 class SharedSlots:
-    """A planner for engines whose lanes share slots, as on Spark: hosts by sums of slots (hosts/capacity.py)."""
+    """A planner for engines whose lanes share slots, as on Spark: hosts by sums of slots (hosts/slots.py)."""
 
     def __init__(self, terms: Terms, settings: Settings) -> None:
         self.terms, self.settings = terms, settings
+        self.engine: Engine | None = None
         self._work: dict[OperatorKey, float] = {}
-        """As it was measured last."""
+        """The last measured work of each operator."""
         self._use: dict[str, dict[str, float]] = {}
 
     def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
@@ -73,7 +78,7 @@ class SharedSlots:
                         by_job[job] = by_job.get(job, 0.0) + busy_s
 
     def take_use(self) -> Use:
-        """What jobs had of hosts since this was last asked."""
+        """The use of hosts by jobs since the last call."""
         use, self._use = self._use, {}
         return use
 
@@ -83,5 +88,5 @@ class SharedSlots:
         return slots.step(state, seen, self.terms, self.settings)
 
     def place(self, step: LaneStep) -> None:
-        """Where a lane runs is up to Spark."""
+        """Spark places lanes itself."""
         raise EngineError(f"{step} places a lane, but lanes of this engine run in whichever slot is free")

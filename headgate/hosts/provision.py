@@ -1,4 +1,4 @@
-"""Where lanes run and when hosts are leased: VISP's algorithms 1 to 3 and its procedures (figures 4 and 5), and two baselines.
+"""Provisioning of lanes and leased hosts: VISP's algorithms 1 to 3 and its procedures (figures 4 and 5), and two baselines.
 
 `step(state, view) -> (state, steps)` is pure. Nothing is begun that cannot be finished: each procedure is tried on a copy of
 the cluster first. Where the paper's listings are wrong, what they mean is built; docs/decisions/0030 lists the places.
@@ -26,7 +26,7 @@ from headgate.hosts.leases import (
     StartLane,
     Step,
     StopLane,
-    applied,
+    apply_step,
 )
 
 
@@ -48,7 +48,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionView:
-    """What decisions about hosts are made on."""
+    """The input of a provisioner."""
 
     at_s: float
     cluster: LeasedCluster
@@ -60,7 +60,7 @@ class ProvisionView:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What can be leased, what may be spent, and how to decide."""
+    """Terms of leasing: host types, budget and settings."""
 
     kinds: tuple[HostType, ...]
     budget: Budget = field(default_factory=Budget)
@@ -73,7 +73,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionState:
-    """What is remembered from one decision to the next."""
+    """The state of a provisioner between two decisions."""
 
     durations: Mapping[OperatorKey, tuple[float, ...]] = field(default_factory=dict)
     """The last durations of each operator, oldest first."""
@@ -91,10 +91,10 @@ class ProvisionState:
 # -- the three algorithms --------------------------------------------------------------------------------------------------------
 
 
-def predicted(durations: Sequence[float]) -> float:
+def predict_next(durations: Sequence[float]) -> float:
     """The next value by least squares (algorithm 1, lines 5 to 9).
 
-    >>> predicted([1.0, 2.0, 3.0])
+    >>> predict_next([1.0, 2.0, 3.0])
     4.0
     """
     count = len(durations)
@@ -107,16 +107,16 @@ def predicted(durations: Sequence[float]) -> float:
 
 
 def needs_lane(demand: Demand, durations: Sequence[float], settings: HostSettings) -> bool:
-    """Whether an operator takes too long, or soon will, and not just for a moment (algorithm 1)."""
+    """Whether an operator needs a lane: its durations are, or are about to be, too long, with a queue (algorithm 1)."""
     if demand.duration_s is None or demand.queue is None:
         return False
     late = demand.duration_s > demand.expected_s
-    soon = len(durations) >= settings.trend and predicted(durations) > demand.expected_s
+    soon = len(durations) >= settings.trend and predict_next(durations) > demand.expected_s
     return (late or soon) and demand.queue > settings.scaling_queue
 
 
 def suitability(cluster: LeasedCluster, host: Host, operator: OperatorKey, settings: HostSettings) -> float | None:
-    """How well another lane would fit on a host, the lower the better; None if it does not (algorithm 2)."""
+    """Fit of another lane on a host, lower is better; None if the lane does not fit (algorithm 2)."""
     need, room = cluster.needs[operator], cluster.room(host.name)
     times = need.times_in(room)
     if times < 1:
@@ -129,7 +129,7 @@ def suitability(cluster: LeasedCluster, host: Host, operator: OperatorKey, setti
 def spareness(
     operator: OperatorKey, cluster: LeasedCluster, view: ProvisionView, state: ProvisionState, settings: HostSettings
 ) -> float | None:
-    """How well an operator can do with a lane less, the higher the better; None if not at all (algorithm 3)."""
+    """How easily an operator can spare a lane, higher is better; None if it cannot (algorithm 3)."""
     demand, lanes = view.demands[operator], cluster.lanes(operator)
     if lanes < 2 or demand.duration_s is None or demand.queue is None:
         return None
@@ -156,7 +156,7 @@ def _share(part: float, whole: float) -> float:
 # -- planning on a copy ----------------------------------------------------------------------------------------------------------
 
 Spare = Callable[[OperatorKey, LeasedCluster], float | None]
-"""How well an operator can do with a lane less; None or not above 0: it cannot."""
+"""How easily an operator can spare a lane; None or not above 0: it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class ProvisionPlan:
             ledger, leases = plan.ledger, plan.leases
             if isinstance(step, LeaseHost):
                 ledger, leases = ledger.leased(step.host, step.kind, plan.at_s), leases + 1
-            cluster = applied(plan.cluster, step, plan.at_s)
+            cluster = apply_step(plan.cluster, step, plan.at_s)
             plan = dataclasses.replace(plan, cluster=cluster, ledger=ledger, leases=leases, steps=(*plan.steps, step))
         return plan
 
@@ -209,7 +209,7 @@ def lane_on_hosts(plan: ProvisionPlan, operator: OperatorKey, spare: Spare, term
 def _placed(
     plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms, without: frozenset[str] = frozenset()
 ) -> tuple[ProvisionPlan, str] | None:
-    """A host for one lane more, and what has to go for it; None, and nothing goes, if that would not be enough."""
+    """A host for one more lane, after the stop of spare lanes if necessary; None, without a stop, if that does not suffice."""
     while (host := best_host(plan.cluster, operator, terms.settings, without)) is None:
         victim = _victim(plan.cluster, operator, spare, without)
         if victim is None:
@@ -219,7 +219,7 @@ def _placed(
 
 
 def _victim(cluster: LeasedCluster, operator: OperatorKey, spare: Spare, without: frozenset[str]) -> StopLane | None:
-    """The lane that is missed least, on the host where most of the room for the operator is."""
+    """The lane that is easiest to spare, on the host with the most room for the operator."""
     found = [
         (value, cluster.needs[operator].times_in(cluster.room(host.name)), host.name, key)
         for host in cluster.usable()
@@ -284,7 +284,7 @@ def _takes_s(steps: Sequence[Step], host: str, settings: HostSettings) -> float:
 
 
 def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
-    """Whether it is time to let a host go before it is paid for again.
+    """Whether to release a host before its next BTU is paid.
 
     The paper looks in the last 5 %; if lanes could not move in that time, one looks earlier (VISP's code does so as well).
     """
@@ -296,8 +296,8 @@ def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
 # -- hosts that fail -------------------------------------------------------------------------------------------------------------
 
 
-def begun(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, ProvisionPlan]:
-    """A plan to start from: hosts that failed go; their lanes, and those that never had a place, come up on another or a new one."""
+def start_plan(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, ProvisionPlan]:
+    """The initial plan: failed hosts are released; their lanes, and lanes without a host, start on other or new hosts."""
     failed = [host.name for host in view.cluster.hosts.values() if host.phase is HostPhase.FAILED]
     state = count_failures(state, view.cluster.hosts.values(), view.at_s, terms.settings)
     may_lease = view.at_s >= state.no_lease_until_s
@@ -317,7 +317,7 @@ def _one_each(lanes: Mapping[OperatorKey, int]) -> list[OperatorKey]:
 
 
 def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, settings: HostSettings) -> ProvisionState:
-    """A host that is ready proves that leasing works; many failures in a row, that it does not.
+    """A ready host shows that leasing works; many failures in a row show that it does not.
 
     A host counts once, however long it takes to give it back; one that was ready and died later says nothing about leasing.
     """
@@ -340,22 +340,22 @@ def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, se
 
 def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
     """One decision: lanes for operators that need them, then hosts whose BTU is about to end."""
-    state, plan = begun(_observed(state, view, terms.settings), view, terms)
+    state, plan = start_plan(_with_durations(state, view, terms.settings), view, terms)
     spare = _spare(view, state, terms.settings)
     for operator, demand in view.demands.items():
         for _ in range(_lanes_wanted(demand, state.durations.get(operator, ()), terms.settings)):
             plan = lane_up(plan, operator, spare, terms)
-    return finished(state, plan, spare, terms)
+    return finish_plan(state, plan, spare, terms)
 
 
-def finished(
+def finish_plan(
     state: ProvisionState, plan: ProvisionPlan, spare: Spare, terms: Terms
 ) -> tuple[ProvisionState, tuple[Step, ...]]:
-    """The end of every decision: hosts whose BTU is about to end go if they can, the emptiest first."""
+    """Last step of every decision: release hosts whose BTU is about to end where possible, the emptiest first."""
     ending = [host.name for host in plan.cluster.usable() if at_end_of_btu(host, plan.at_s, terms.settings)]
     for host in sorted(ending, key=lambda name: -plan.cluster.room(name).memory_mb):
         plan = host_down(plan, host, spare, terms) or plan
-    return noted(state, plan), plan.steps
+    return state_after(state, plan), plan.steps
 
 
 def _lanes_wanted(demand: Demand, durations: Sequence[float], settings: HostSettings) -> int:
@@ -370,7 +370,7 @@ def _spare(view: ProvisionView, state: ProvisionState, settings: HostSettings) -
     return lambda operator, cluster: spareness(operator, cluster, view, state, settings)
 
 
-def _observed(state: ProvisionState, view: ProvisionView, settings: HostSettings) -> ProvisionState:
+def _with_durations(state: ProvisionState, view: ProvisionView, settings: HostSettings) -> ProvisionState:
     durations = {
         key: (*state.durations.get(key, ()), demand.duration_s)[-settings.trend :]
         for key, demand in view.demands.items()
@@ -379,7 +379,7 @@ def _observed(state: ProvisionState, view: ProvisionView, settings: HostSettings
     return dataclasses.replace(state, durations={**state.durations, **durations})
 
 
-def noted(state: ProvisionState, plan: ProvisionPlan) -> ProvisionState:
+def state_after(state: ProvisionState, plan: ProvisionPlan) -> ProvisionState:
     """The state after a plan."""
     scalings = dict(state.scalings)
     for one in plan.steps:
@@ -392,8 +392,8 @@ def noted(state: ProvisionState, plan: ProvisionPlan) -> ProvisionState:
 
 
 def threshold_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
-    """The usual way: lanes by the length of queues, hosts leased when full and released when empty, whatever is paid."""
-    state, plan = begun(state, view, terms)
+    """The threshold baseline: lanes by queue length, hosts leased when full and released when empty, without regard to billing."""
+    state, plan = start_plan(state, view, terms)
     for operator, demand in view.demands.items():
         for _ in range(_lanes_by_queue(demand.queue, terms.settings)):
             plan = _first_fit(plan, operator) or _on_new_host(plan, operator, terms) or plan
@@ -402,7 +402,7 @@ def threshold_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> 
     for host in plan.cluster.usable():
         if not plan.cluster.on(host.name) and len(plan.cluster.usable()) > 1:
             plan = plan.then(ReleaseHost(host.name))
-    return noted(state, plan), plan.steps
+    return state_after(state, plan), plan.steps
 
 
 def _lanes_by_queue(queue: float | None, settings: HostSettings) -> int:
@@ -420,15 +420,15 @@ def _first_fit(plan: ProvisionPlan, operator: OperatorKey) -> ProvisionPlan | No
 
 
 def _loneliest(cluster: LeasedCluster, operator: OperatorKey) -> str:
-    """The host of an operator with the most room: so hosts get empty soonest."""
+    """The host of an operator with the most room, so that hosts become empty early."""
     holding = [host.name for host in cluster.usable() if cluster.on(host.name).get(operator)]
     return max(holding, key=lambda host: (cluster.room(host).memory_mb, cluster.room(host).cores, host))
 
 
 def fixed_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
     """Nothing ever changes, except that what fails is replaced."""
-    state, plan = begun(state, view, terms)
-    return noted(state, plan), plan.steps
+    state, plan = start_plan(state, view, terms)
+    return state_after(state, plan), plan.steps
 
 
 Provisioner = Callable[[ProvisionState, ProvisionView, Terms], tuple[ProvisionState, tuple[Step, ...]]]
@@ -452,7 +452,7 @@ PROVISIONERS: Mapping[ProvisionerName, Provisioner] = {
 def lanes_on_hosts(
     wanted: Mapping[OperatorKey, int], needs: Mapping[OperatorKey, Need], terms: Terms, at_s: float = 0.0
 ) -> ProvisionPlan:
-    """As many hosts as these lanes need, and the lanes on them; the largest first, so that few hosts are needed."""
+    """Hosts for these lanes, with the lanes on them; the largest lanes first, so that few hosts are needed."""
     plan = ProvisionPlan(LeasedCluster({}, needs), Ledger(), at_s, 0)
     for operator in sorted(wanted, key=lambda key: (-needs[key].memory_mb, -needs[key].cores, key)):
         for _ in range(wanted[operator]):

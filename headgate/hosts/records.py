@@ -12,7 +12,7 @@ from headgate.ports import Effect, Journal, RecordedAction
 
 @dataclass(frozen=True, slots=True)
 class HostNote:
-    """Something that was done about hosts, or that happened to one."""
+    """Something that the landlord did, or that happened to a host."""
 
     at_s: float
     host: str
@@ -21,7 +21,7 @@ class HostNote:
 
 @dataclass(frozen=True, slots=True)
 class Utilities:
-    """Utility of all jobs together and of each, where known."""
+    """Utility of all jobs together and of each job; None where it is not known."""
 
     total: float | None = None
     by_job: Mapping[str, float | None] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Utilities:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """An action whose effect is to come, and the utilities when it was intended."""
+    """An action that is not judged yet, and the utilities before it."""
 
     id: int
     at_s: float
@@ -42,7 +42,7 @@ class _Awaited:
 
 
 class HostRecords:
-    """What the journal says about hosts; an action is known by its kind and its host, because no name is given twice."""
+    """Actions about hosts in the journal, identified by kind and host: no name is given twice."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -52,7 +52,7 @@ class HostRecords:
         self._now = Utilities()
 
     def resume(self) -> tuple[list[Action], list[HostNote]]:
-        """After a restart: actions that were intended and perhaps not carried out, and what is on record, in order."""
+        """After a restart: actions that are perhaps not carried out, and the recorded notes in order."""
         recorded = [one for one in self._journal.actions() if one.action.concerns_host]
         for one in recorded:
             if one.outcome is None or (one.applied and one.effect is None):
@@ -63,16 +63,16 @@ class HostRecords:
         return [one.action for one in recorded if one.outcome is None], sorted(notes, key=lambda note: note.at_s)
 
     def see(self, view: View) -> None:
-        """The utilities that effects are told with from now on."""
+        """Use the utilities of this view for effects from now on."""
         by_job = {name: job.utility for name, job in view.jobs.items()}
         self._now = Utilities(sum(utility or 0.0 for utility in by_job.values()), by_job)
 
     def intend(self, at_s: float, action: Action) -> None:
-        """Write an action before it is carried out."""
+        """Write an action before the landlord carries it out."""
         self._await(_Awaited(self._journal.intend(at_s, action), at_s, action, self._now))
 
     def confirm(self, action: Action, outcome: Outcome) -> None:
-        """Write whether the pool did it; what it refused has no effect."""
+        """Write whether the pool did it; a refused action gets no verdict."""
         key = (action.kind, action.host)
         self._journal.outcome(self._awaited[key].id, outcome)
         if not outcome.applied:
@@ -91,7 +91,7 @@ class HostRecords:
         return host in self._settled
 
     def judge(self, kind: ActionKind, host: str, at_s: float, verdict: str) -> None:
-        """Write what became of it."""
+        """Write the verdict on an action."""
         one = self._awaited.pop((kind, host))
         job = one.action.job
         if kind is ActionKind.RELEASE:

@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 
 from headgate.config import Settings
+from headgate.config.settings import RENAMED, describe, settings_from
 from headgate.core.intents import SHAPES, Custom, Intent, Linear, Lognormal, Piecewise, Shape, intent_from
 from headgate.core.model import Job
 from headgate.errors import InputError, JournalDamagedError
-from headgate.settings import describe, settings_from
 
 JOBS_KEY = "jobs"
-"""Where a journal has the definitions of the jobs of its newest round."""
+"""Key of the job definitions of the newest round."""
 SETTINGS_KEY = "settings"
-"""Where a journal has the settings of the loop that differ from their defaults."""
+"""Key of the loop settings that differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorLimits:
-    """What readings do not say of an operator."""
+    """Properties of an operator that readings do not contain."""
 
     weight: float = 1.0
     max_lanes: int | None = None
@@ -33,12 +33,13 @@ class OperatorLimits:
 
 @dataclass(frozen=True, slots=True)
 class JobDefinition:
-    """What readings do not say of a job."""
+    """Properties of a job that readings do not contain."""
 
     intent: Mapping[str, Any]
     """As a table of a cluster file."""
     tenant: str = "default"
     operators: Mapping[str, OperatorLimits] = field(default_factory=dict)
+    tenant_weight: float = 1.0
 
 
 def definitions_text(jobs: Mapping[str, Job]) -> str:
@@ -47,7 +48,7 @@ def definitions_text(jobs: Mapping[str, Job]) -> str:
 
 
 def definitions_in(about: Mapping[str, str]) -> dict[str, JobDefinition]:
-    """The definitions that a journal has; none in a journal of an earlier version."""
+    """The definitions in a journal; empty in a journal of an earlier version."""
     try:
         return msgspec.json.decode(about.get(JOBS_KEY, "{}"), type=dict[str, JobDefinition])
     except msgspec.MsgspecError as error:
@@ -65,7 +66,8 @@ def settings_text(settings: Settings) -> str:
 def settings_in(about: Mapping[str, str]) -> Settings:
     """The settings of the loop that wrote a journal; the defaults in a journal of an earlier version."""
     try:
-        return settings_from(msgspec.json.decode(about.get(SETTINGS_KEY, "{}"), type=dict[str, Any]))
+        values = msgspec.json.decode(about.get(SETTINGS_KEY, "{}"), type=dict[str, Any])
+        return settings_from({RENAMED.get(name, name): value for name, value in values.items()})
     except (msgspec.MsgspecError, InputError) as error:
         raise JournalDamagedError(f"the settings in the journal cannot be read: {error}") from error
 
@@ -76,14 +78,14 @@ _USUAL = Settings()
 def _definition(job: Job) -> JobDefinition:
     limits = {name: OperatorLimits(one.weight, one.max_lanes) for name, one in job.graph.operators.items()}
     own = {name: limit for name, limit in limits.items() if limit != OperatorLimits()}
-    return JobDefinition(intent_table(job.intent), job.tenant, own)
+    return JobDefinition(intent_table(job.intent), job.tenant, own, job.weight)
 
 
 # -- intents -----------------------------------------------------------------------------------------------------------
 
 
 def intent_table(intent: Intent) -> dict[str, Any]:
-    """The table of a cluster file that means this intent.
+    """The intent as a table of a cluster file.
 
     >>> intent_table(Intent(latency="2s", worth=35))
     {'latency': 2.0, 'worth': 35.0}
@@ -115,7 +117,7 @@ def _shape_table(shape: Shape | None) -> str | dict[str, Any]:
 
 
 def intent_in(definition: JobDefinition, job: str) -> tuple[Intent, str]:
-    """The intent, and a sentence if it is not quite the same: a function of the user's is not loaded here."""
+    """The intent, and a sentence if it differs from the original, because user functions are not loaded here."""
     table, where = dict(definition.intent), f'job "{job}": intent'
     try:
         return intent_from(table, where), ""

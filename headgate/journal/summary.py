@@ -1,4 +1,4 @@
-"""What a series of records amounts to: what each job has, and what a restarted controller needs."""
+"""Summaries of a journal: the allocation of each job, and the state for a restarted controller."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from headgate.core.model import Allocation, JobAllocation, Snapshot
+from headgate.errors import JournalError
 from headgate.ports import RecordedAction, Restored, RoundRecord
+
+WINDOW_SNAPSHOTS = 32
+"""Snapshots kept for a restart: more than a window of measurements and the wait after an action together."""
+
+NO_ROUND = 0
+"""The round of an action about a host: rounds are numbered from 1."""
+
+
+def unknown_action(action_id: int) -> JournalError:
+    """The error for an action that the journal does not hold."""
+    return JournalError(f"the journal holds no action {action_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class FirstAllocation:
-    """What a job had in the round that saw it first; later actions build on it, earlier ones were for a namesake."""
+    """The first allocation of a job; later actions build on it, earlier actions were for a removed job of the same name."""
 
     round: int
     allocation: JobAllocation
@@ -22,7 +34,7 @@ Origins = dict[str, FirstAllocation]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RoundAction:
     """A recorded action and the number of its round."""
 
     round: int
@@ -38,17 +50,17 @@ def origins_with(origins: Origins, number: int, snapshot: Snapshot) -> Origins:
     return {job: origin for job, origin in origins.items() if job not in gone} | new
 
 
-def allocation_of(origins: Origins, applied: Iterable[Placed]) -> Allocation:
-    """What each job has after these actions."""
+def allocation_of(origins: Origins, applied: Iterable[RoundAction]) -> Allocation:
+    """The allocation of each job after these actions."""
     allocation = {job: origin.allocation for job, origin in origins.items()}
-    for placed in applied:
-        for job, change in placed.recorded.action.changes.items():
-            if job in origins and placed.round >= origins[job].round:
+    for one in applied:
+        for job, change in one.recorded.action.changes.items():
+            if job in origins and one.round >= origins[job].round:
                 allocation[job] = change
     return allocation
 
 
-def folded(origins: Origins, gone: Iterable[Placed]) -> Origins:
+def fold(origins: Origins, gone: Iterable[RoundAction]) -> Origins:
     """Origins that stand for these actions as well, so that they can be deleted."""
     applied = [one for one in gone if one.recorded.applied]
     return {
@@ -56,22 +68,22 @@ def folded(origins: Origins, gone: Iterable[Placed]) -> Origins:
     }
 
 
-def is_over(placed: Placed, before_s: float) -> bool:
-    """Whether it is older than this, and its outcome known."""
-    return placed.recorded.at_s < before_s and placed.recorded.outcome is not None
+def is_over(action: RoundAction, before_s: float) -> bool:
+    """Whether the action is older than this and has an outcome."""
+    return action.recorded.at_s < before_s and action.recorded.outcome is not None
 
 
 def restored_from(
-    at_s: float, state: bytes, snapshots: tuple[Snapshot, ...], origins: Origins, placed: list[Placed]
+    at_s: float, state: bytes, snapshots: tuple[Snapshot, ...], origins: Origins, actions: list[RoundAction]
 ) -> Restored:
-    """Where a controller stopped, from what it wrote; actions about hosts are the landlord's."""
-    placed = [one for one in placed if not one.recorded.action.concerns_host]
-    applied = [one for one in placed if one.recorded.applied]
+    """The state of the last controller, from its records; the landlord restores actions about hosts."""
+    actions = [one for one in actions if not one.recorded.action.concerns_host]
+    applied = [one for one in actions if one.recorded.applied]
     return Restored(
         at_s=at_s,
         state=state,
         snapshots=snapshots,
-        unfinished=tuple(one.recorded for one in placed if one.recorded.outcome is None),
+        unfinished=tuple(one.recorded for one in actions if one.recorded.outcome is None),
         actions=tuple(one.recorded for one in applied),
         allocation=allocation_of(origins, applied),
     )
@@ -89,12 +101,12 @@ def spread(first: int, last: int, most: int) -> list[int]:
 
 
 def with_jobs(summary: RoundRecord, jobs: Collection[str] | None) -> RoundRecord:
-    """A round with these jobs alone; None: with all."""
+    """A round with these jobs only; None: with all jobs."""
     if jobs is None:
         return summary
     return dataclasses.replace(summary, jobs={name: one for name, one in summary.jobs.items() if name in jobs})
 
 
 def is_wanted(recorded: RecordedAction, job: str | None, since_s: float | None) -> bool:
-    """Whether it touches the job, if one is asked for, and is not older than asked for."""
+    """Whether the action touches the requested job and is recent enough."""
     return (job is None or recorded.touches(job)) and (since_s is None or recorded.at_s >= since_s)

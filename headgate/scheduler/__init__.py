@@ -1,5 +1,5 @@
-"""Who gets help, and did it help? The scheduler of Henge (SoCC '18), pure.
+"""The scheduler of Henge (SoCC '18), pure: chooses which job to help, and judges the effect.
 
-`rules` has the table of rules, `memory` what the scheduler remembers, `judgement` the effect of the last action, `help` which help a
-job gets, `policies` the scheduler and the baselines behind one interface.
+`rules` holds the table of rules, `memory` the scheduler's state, `judgement` judges the last action, `help` chooses the change for one
+job, `policies` puts the scheduler and the baselines behind one interface.
 """

@@ -1,4 +1,4 @@
-"""What each rule of the scheduler does: the next state, and a decision with its cause (Henge, section 5)."""
+"""The act of each scheduler rule: the next state, and a decision with its cause (Henge, section 5)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headgate.scheduler.candidates import (
     others_that_miss,
     reductions,
     relaxations,
+    returned_shares,
 )
 from headgate.scheduler.help import help_action, help_for
 from headgate.scheduler.judgement import output_rows_s, remember_best, set_aside
@@ -26,13 +27,41 @@ from headgate.scheduler.memory import (
     SearchPhase,
     Situation,
     State,
-    Trial,
     fingerprints,
     latency_ratio,
     without_history,
 )
+from headgate.scheduler.trials import SEARCH, Trial
 
 Result = tuple[State, Decision]
+
+
+def apply_remedy(now: Situation) -> Result:
+    """Apply the remedy that the policy of a self-regulating job asks for; measure the job again after `health_pause_s`."""
+    name = now.advice.asking_job
+    assert name is not None
+    found, job = now.advice.examinations[name], now.advice.jobs[name]
+    assert found.remedy is not None
+    action = found.remedy.action(name)
+    trial = Trial(
+        kind=action.kind,
+        job=name,
+        touched=(name,),
+        at_s=now.view.at_s,
+        score=now.score,
+        total=now.advice.total,
+        utilities={} if job.utility is None else {name: job.utility},
+        settled_s=now.view.at_s + now.settings.health_pause_s,
+        entry=found.tried,
+        had={name: job.allocation},
+    )
+    state = dataclasses.replace(now.state, trials=now.state.trials.begin(name, trial))
+    return state, Decision("", found.cause, action)
+
+
+def leave_to_policies(now: Situation) -> Result:
+    silent = [one.alert(name).sentence for name, one in now.state.quarantined.items() if one.host]
+    return now.state, Decision("", min(silent, default=now.advice.cause))
 
 
 def wait_for_data(now: Situation) -> Result:
@@ -42,43 +71,46 @@ def wait_for_data(now: Situation) -> Result:
 
 def wait_after_outage(now: Situation) -> Result:
     return now.state, Decision(
-        "", f"measurements came back; {show_seconds(now.settings.outage_data_s)} of them are collected first"
+        "",
+        f"measurements are back; collecting {show_seconds(now.settings.outage_data_s)} of data before the next action",
     )
 
 
 def start_again(now: Situation) -> Result:
-    """Jobs or intents changed: what was learnt before no longer applies."""
+    """Restart the search after a job or an intent changed: the history no longer applies."""
     old, new = now.state.intents, fingerprints(now.view)
     changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
     skipped = {name: skip for name, skip in now.state.skipped.items() if name not in changed}
     lanes = {name: histories for name, histories in now.state.lanes.items() if name not in changed}
-    came_or_went = old.keys() != new.keys()  # there may be room now for what was refused
+    came_or_went = old.keys() != new.keys()  # the engine may now have room for a change that it refused
     refused = {} if came_or_went else {name: one for name, one in now.state.refused.items() if name not in changed}
     state = dataclasses.replace(without_history(now.state), intents=new, skipped=skipped, lanes=lanes, refused=refused)
-    return state, Decision("", f"jobs or intents changed ({', '.join(sorted(changed))}); history forgotten")
+    return state, Decision("", f"jobs or intents changed ({', '.join(sorted(changed))}); the search starts over")
 
 
 def let_settle(now: Situation) -> Result:
-    """Wait until the touched jobs' measurements stand still, then measure them from there on."""
-    trial = now.state.trial
+    """Wait until the measurements of the changed jobs are steady, then start their windows there."""
+    trial = now.state.trials.search
     assert trial is not None
     waited_s = now.view.at_s - trial.at_s
-    still = all(_stands_still(now.view.jobs[name], now.settings) for name in trial.touched if name in now.view.jobs)
-    settled = waited_s >= now.settings.settle_min_s and (still or waited_s >= now.settings.settle_max_s)
+    steady = all(_is_steady(now.view.jobs[name], now.settings) for name in trial.touched if name in now.view.jobs)
+    settled = waited_s >= now.settings.settle_min_s and (steady or waited_s >= now.settings.settle_max_s)
     if not settled or trial.settled_s is not None:
         return now.state, Decision("", f"waiting for the effect of the last action ({show_seconds(waited_s)} so far)")
-    since_s = {**now.state.since_s, **{name: _clean_since_s(now.view.jobs.get(name), now) for name in trial.touched}}
-    state = dataclasses.replace(now.state, trial=dataclasses.replace(trial, settled_s=now.view.at_s), since_s=since_s)
-    return state, Decision("", "the last action has settled; measuring its effect")
+    since_s = {name: _clean_since_s(now.view.jobs.get(name), now) for name in trial.touched}
+    trials = now.state.trials.settle(SEARCH, now.view.at_s, since_s)
+    return dataclasses.replace(now.state, trials=trials), Decision(
+        "", "the last action has settled; measuring its effect"
+    )
 
 
 def _clean_since_s(job: JobView | None, now: Situation) -> float:
-    """From the beginning of the two sub-windows that were found alike."""
+    """Start time, in seconds, of the two sub-windows that were found steady."""
     return job.samples[-3:][0].at_s if job is not None and job.samples else now.view.at_s
 
 
-def _stands_still(job: JobView, settings: Settings) -> bool:
-    """No more change to wait for: two sub-windows alike, or a backlog on its way down."""
+def _is_steady(job: JobView, settings: Settings) -> bool:
+    """Whether the last two sub-windows have about the same utility, or the job is clearing its backlog."""
     if catching_up(job, settings):
         return True
     (_, older), newer = sub_window(job.job, job.samples[-3:-1], settings), job.recent
@@ -88,7 +120,8 @@ def _stands_still(job: JobView, settings: Settings) -> bool:
 
 
 def warm_up(now: Situation) -> Result:
-    return now.state, Decision("", f"less than {show_seconds(now.settings.warm_up_s)} of measurements for some job")
+    least = show_seconds(now.settings.warm_up_s)
+    return now.state, Decision("", f"waiting for {least} of measurements of {_names(now.warming_up)}")
 
 
 def reduce(now: Situation) -> Result:
@@ -98,7 +131,8 @@ def reduce(now: Situation) -> Result:
         sum(now.view.jobs[name].allocation.lanes.values()) - sum(new.lanes.values()) for name, new in changes.items()
     )
     cause = Cause(
-        f"the last step lowered the total and most hosts are congested; {names} meet their intents and gave up {taken} idle lanes",
+        f"the last step lowered the total utility and most hosts are congested; took {taken} idle lanes from jobs that meet"
+        f" their intents ({names})",
         {"lanes": float(taken)},
     )
     action = Action(ActionKind.REDUCE, None, changes, cause)
@@ -106,14 +140,14 @@ def reduce(now: Situation) -> Result:
 
 
 def throttle(now: Situation) -> Result:
-    """Make the hopeless job that is worth least smaller, so that others can meet their intents (beyond the paper)."""
+    """Take lanes from the least valuable hopeless job, so that other jobs can meet their intents (beyond the paper)."""
     job = hopeless_job(now)
     assert job is not None
     name, lanes = job.job.name, job.allocation.lanes
     left = lanes_left(job, now)
     cause = Cause(
-        f"{name} gets {job.utility or 0:.2f} of {job.worth:g} out of {sum(lanes.values())} lanes and does not recover;"
-        f" {sum(left.values())} lanes leave the cores to {_names(others_that_miss(job, now))}",
+        f"{name} reaches utility {job.utility or 0:.2f} of {job.worth:g} with {sum(lanes.values())} lanes and is not recovering;"
+        f" a cut to {sum(left.values())} lanes frees cores for {_names(others_that_miss(job, now))}",
         {"utility": job.utility or 0.0, "worth": job.worth},
     )
     action = Action(ActionKind.THROTTLE, name, {name: job.allocation.with_lanes(left)}, cause)
@@ -123,11 +157,11 @@ def throttle(now: Situation) -> Result:
 
 
 def undo(now: Situation) -> Result:
-    """Back to the best configuration, and on with jobs that have not had their turn (beyond the paper)."""
+    """Return to the best configuration, and go on helping jobs that still wait (beyond the paper)."""
     best = now.state.best
     assert best is not None
     cause = Cause(
-        f"back to the best configuration so far, worth {best.score:.4g} (now {now.score:.4g})",
+        f"returning to the best configuration so far, score {best.score:.4g} instead of {now.score:.4g}",
         {"best": best.score, "score": now.score},
     )
     action = Action(ActionKind.REVERT, None, changes_to_best(now), cause)
@@ -135,15 +169,15 @@ def undo(now: Situation) -> Result:
 
 
 def revert(now: Situation) -> Result:
-    """Back to the best configuration; the search is over until something changes (Henge, section 5.3)."""
+    """Return to the best configuration; the search pauses until something changes (Henge, section 5.3)."""
     if not changes_to_best(now):
-        return rest(now)
-    state, decision = undo(dataclasses.replace(now, state=_rested(now)))
+        return converge(now)
+    state, decision = undo(dataclasses.replace(now, state=_converged(now)))
     return dataclasses.replace(state, rest_score=None), decision
 
 
-def _rested(now: Situation) -> State:
-    """Converged: jobs that still miss their intents are set aside until something changes."""
+def _converged(now: Situation) -> State:
+    """The Converged state, which sets aside every job that still misses its intent."""
     state = dataclasses.replace(now.state, phase=SearchPhase.CONVERGED, stable=0, rest_score=now.score)
     for job in now.missing:
         if not now.skips(job.job.name):
@@ -151,9 +185,9 @@ def _rested(now: Situation) -> State:
     return state
 
 
-def rest(now: Situation) -> Result:
-    cause = "all intents hold" if not now.missing else f"nothing left that helps {_names(now.missing)}"
-    return _rested(now), Decision("", cause)
+def converge(now: Situation) -> Result:
+    cause = "all jobs meet their intents" if not now.missing else f"no remaining action helps {_names(now.missing)}"
+    return _converged(now), Decision("", cause)
 
 
 def _names(jobs: list[JobView]) -> str:
@@ -163,35 +197,48 @@ def _names(jobs: list[JobView]) -> str:
 def forget_history(now: Situation) -> Result:
     state = remember_best(without_history(now.state), now)
     return state, Decision(
-        "", "the total fell in spite of the last step, not because of it: the workload moved, history forgotten"
+        "", "utility fell, but not because of the last step: the workload changed, the search starts over"
     )
 
 
 def count_stable_round(now: Situation) -> Result:
     state = dataclasses.replace(now.state, stable=now.state.stable + 1)
-    return state, Decision("", f"all intents hold, round {state.stable} of {now.settings.stable_rounds}")
+    return state, Decision("", f"all jobs meet their intents, round {state.stable} of {now.settings.stable_rounds}")
 
 
 def wait_for_backlog(now: Situation) -> Result:
     if now.unclear:
-        return now.state, Decision("", f"lanes of {_names(now.unclear)} differ, but not for long enough to say why")
-    return now.state, Decision("", f"{_names(now.recovering_jobs)} will meet the intent once the backlog is gone")
+        return now.state, Decision(
+            "", f"lanes of {_names(now.unclear)} differ, but not yet for long enough to tell why"
+        )
+    return now.state, Decision("", f"waiting for {_names(now.recovering_jobs)} to recover")
 
 
 def wait_after_refusal(now: Situation) -> Result:
-    return now.state, Decision("", "the way back to a better configuration was refused; it is asked for again later")
+    return now.state, Decision(
+        "", "the engine refused the return to a better configuration; the scheduler retries later"
+    )
 
 
 def relax(now: Situation) -> Result:
     changes = relaxations(now)
     paces = ", ".join(f"{name} every {show_seconds(new.pace_s or 0.0)}" for name, new in sorted(changes.items()))
-    cause = Cause("time to spare; each epoch saved leaves its fixed cost to the others")
+    cause = Cause("latency is well below the intent; fewer epochs save their fixed cost")
     action = Action(ActionKind.RELAX, None, changes, cause, paces)
     return _on_trial(dataclasses.replace(now.state, stable=0), action, now), Decision("", action.sentence, action)
 
 
+def return_shares(now: Situation) -> Result:
+    """Return raised shares to the declared shares: a raised share counts only against shares that are lower."""
+    changes = returned_shares(now)
+    what = ", ".join(f"{name} back to its declared share" for name in sorted(changes))
+    cause = Cause("slots are no longer short, and the intent is met")
+    action = Action(ActionKind.RELAX, None, changes, cause, what)
+    return _on_trial(now.state, action, now), Decision("", action.sentence, action)
+
+
 def reconfigure(now: Situation) -> Result:
-    """Help the first job in line that can be helped; those before it that cannot are set aside."""
+    """Help the most urgent job that can be helped; set aside more urgent jobs that cannot be helped."""
     state = dataclasses.replace(remember_best(now.state, now), stable=0)
     for job in now.wanting:
         help_ = help_for(job, now)
@@ -203,7 +250,7 @@ def reconfigure(now: Situation) -> Result:
 
 
 def prevent(now: Situation) -> Result:
-    """Help a job that is about to miss its intent, while it costs no other job anything."""
+    """Help a job that is close to missing its intent while cores are free."""
     helped = ((job, help_for(job, now)) for job in now.close_to_miss)
     job, help_ = next((job, help_) for job, help_ in helped if help_ is not None)
     return _help(remember_best(now.state, now), job, help_, now)
@@ -211,23 +258,29 @@ def prevent(now: Situation) -> Result:
 
 def _help(state: State, job: JobView, help_: JobAllocation, now: Situation) -> Result:
     name, remedy = job.job.name, now.remedies.get(job.job.name)
-    action = help_action(job, help_, remedy)
+    action = help_action(job, help_, now)
     found = {} if remedy is None else {name: (remedy.diagnosis,)}
     return _on_trial(state, action, now), Decision("", action.sentence, action, diagnoses=found)
 
 
 def search_again(now: Situation) -> Result:
-    """Something changed in the Converged state: the old history no longer applies (Henge, section 5.3)."""
-    cause = f"{_names(now.wanting)} fell below what the cluster had converged to; history forgotten"
+    """Restart the search after utility fell in the Converged state (Henge, section 5.3)."""
+    cause = f"{_names(now.wanting)} fell below the utility at convergence; the search starts over"
     return without_history(now.state), Decision("", cause)
 
 
-def stay(now: Situation) -> Result:
+def rest(now: Situation) -> Result:
     rest = now.score if now.state.rest_score is None else max(now.state.rest_score, now.score)
     return dataclasses.replace(now.state, rest_score=rest), Decision("", "converged")
 
 
 def _on_trial(state: State, action: Action, now: Situation) -> State:
+    """The state that awaits the effect of the action.
+
+    An act that hopes for more utility (`reconfigure`, `prevent`, `throttle`) calls `remember_best` first, so that a harmful step returns to
+    the configuration before it. `reduce` acts after harm, below the best score. `relax` and `return_shares` only save: a job that
+    misses its intent afterwards gets help.
+    """
     utilities = {name: job.utility or 0.0 for name, job in now.view.jobs.items()}
     job = now.view.jobs[action.job] if action.job is not None else None
     trial = Trial(
@@ -241,15 +294,15 @@ def _on_trial(state: State, action: Action, now: Situation) -> State:
         latency_ratio=latency_ratio(job) if job is not None else 0.0,
         arrival_rows_s=job.span.arrival_rows_s() if job is not None and job.span is not None else 0.0,
         output_rows_s=output_rows_s(job) if job is not None else 0.0,
-        tried=_entry(action, now),
+        entry=_entry(action, now),
         had={name: now.view.jobs[name].allocation for name in action.changes},
         follows_harm_of=now.verdict.blamed if now.verdict is not None and action.kind is ActionKind.REDUCE else (),
     )
-    return dataclasses.replace(state, trial=trial)
+    return dataclasses.replace(state, trials=state.trials.begin(SEARCH, trial))
 
 
 def _entry(action: Action, now: Situation) -> LogEntry | None:
-    """For the action log, if a diagnosis asked for the action."""
+    """The action-log entry of an action that a diagnosis asked for; None for other actions."""
     remedy = now.remedies.get(action.job or "")
     if remedy is None or not action.remedy or action.job is None:
         return None

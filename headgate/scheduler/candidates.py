@@ -1,4 +1,4 @@
-"""What could be done now: jobs that can give up lanes or epochs, the job to throttle, the way back to the best configuration."""
+"""Candidate actions: jobs that can give up lanes or epochs, the job to throttle, the return to the best configuration."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from headgate.core.metrics import JobView
 from headgate.core.model import JobAllocation
 from headgate.core.sizing import Lanes, adds_lanes, fewer_lanes, has_finished_epoch, longest_pace_s, recovering
 from headgate.scheduler.memory import Situation, recovers_by_itself
+from headgate.scheduler.undone import SHARE, counts_of
 
 LEAST_PACE_S = 0.1
-"""A shorter wait between epochs is not worth setting."""
+"""Smallest increase of the pace, in seconds, that is worth an action."""
 
 
 def reductions(now: Situation) -> dict[str, JobAllocation]:
-    """Fewer lanes for every job that meets its intent and has idle ones."""
+    """Allocations with fewer lanes, for every job that meets its intent and has idle lanes."""
     changes = {}
     for name, job in now.view.jobs.items():
-        if job.met:
+        if job.met and not now.refuses(name):
             lanes = now.permitted(job, fewer_lanes(job, now.settings))
             if lanes != job.allocation.lanes:
                 changes[name] = job.allocation.with_lanes(lanes)
@@ -26,7 +27,7 @@ def reductions(now: Situation) -> dict[str, JobAllocation]:
 
 
 def relaxations(now: Situation) -> dict[str, JobAllocation]:
-    """Longer paces for jobs that meet their intents with room (beyond the paper)."""
+    """Allocations with longer paces, for jobs that meet their latency intents with a margin (beyond the paper)."""
     changes = {}
     for name, job in now.view.jobs.items():
         pace_s = longest_pace_s(job, now.settings) if job.met and not now.refuses(name) else None
@@ -39,9 +40,20 @@ def relaxations(now: Situation) -> dict[str, JobAllocation]:
     return changes
 
 
+def returned_shares(now: Situation) -> dict[str, JobAllocation]:
+    """Allocations with the declared share, for jobs that meet their intents with a raised share while no slots are short."""
+    if now.slots_short:
+        return {}
+    return {
+        name: dataclasses.replace(job.allocation, share=None)
+        for name, job in now.view.jobs.items()
+        if job.met and job.allocation.share is not None and not now.refuses(name) and not now.bars(name, SHARE, 0)
+    }
+
+
 def hopeless_job(now: Situation) -> JobView | None:
-    """The job worth least that gets next to nothing and does not recover, while the cores are short and a job that is worth no
-    less misses its intent; among equals, the one that keeps most lanes busy.
+    """The least valuable job with hopelessly low utility that is not recovering; None unless the cluster is congested and a job of at
+    least the same worth misses its intent. Among jobs of equal worth, the job with the most busy lanes comes first.
     """
     if not now.view.congested or now.settings.objective != "total":
         return None
@@ -54,7 +66,7 @@ def _jobs_that_miss(now: Situation) -> list[JobView]:
 
 
 def others_that_miss(job: JobView, now: Situation) -> list[JobView]:
-    """Jobs that are worth as much or more, and want the cores of this one."""
+    """Other jobs of at least the same worth that miss their intents and do not recover by themselves."""
     return [other for other in _jobs_that_miss(now) if other is not job and other.worth >= job.worth]
 
 
@@ -70,7 +82,7 @@ def _is_hopeless(job: JobView, now: Situation) -> bool:
 
 
 def _long_measured(job: JobView, settings: Settings) -> bool:
-    """A job that has only just started is slow for other reasons."""
+    """Whether the window is long enough to exclude the slowness of a cold start."""
     return job.span is not None and job.span.seconds >= min(settings.window_s, settings.settle_max_s) - settings.round_s
 
 
@@ -79,7 +91,7 @@ def _busy_lanes(job: JobView) -> float:
 
 
 def lanes_left(job: JobView, now: Situation) -> Lanes:
-    """What a job keeps when it is throttled."""
+    """The lanes that a job keeps when it is throttled."""
     lanes = job.allocation.lanes
     return now.permitted(job, {name: _throttled_lanes(job, name, count, now.settings) for name, count in lanes.items()})
 
@@ -91,12 +103,12 @@ def _throttled_lanes(job: JobView, operator: str, lanes: int, settings: Settings
 
 
 def changes_to_best(now: Situation) -> dict[str, JobAllocation]:
-    """What jobs had in the best configuration and can have again."""
+    """Allocations of the best configuration that jobs can return to."""
     return {name: had for name, had in differences_from_best(now).items() if _goes_back(now.view.jobs[name], had, now)}
 
 
 def differences_from_best(now: Situation) -> dict[str, JobAllocation]:
-    """The jobs whose allocation differs from the best configuration's, with the latter."""
+    """Best-configuration allocation of each job whose current allocation differs."""
     if now.state.best is None:
         return {}
     best = now.state.best.allocation
@@ -104,14 +116,14 @@ def differences_from_best(now: Situation) -> dict[str, JobAllocation]:
 
 
 def _goes_back(job: JobView, had: JobAllocation, now: Situation) -> bool:
-    """Whether a job can have again what it had: a job whose change did harm always, any other job not if those lanes were undone
-    lately, and not if it recovers and would lose lanes. Without a finished epoch since its last change, no job gets lanes.
+    """Whether a job may return to the allocation `had`. A job whose change caused a loss always may. Any other job may not if these
+    lane counts were undone recently, or if the job is recovering and would lose lanes. No job gets lanes without a finished epoch.
     """
     name, lanes = job.job.name, job.allocation.lanes
     if now.refuses(name) or (adds_lanes(lanes, had.lanes) and not has_finished_epoch(job)):
         return False
     if now.verdict is not None and name in now.verdict.blamed:
         return True
-    barred = any(now.bars(name, operator, count) for operator, count in had.lanes.items())
+    barred = any(now.bars(name, one, count) for one, count in counts_of(had).items())
     loses = any(had.lanes.get(operator, count) < count for operator, count in lanes.items())
     return not barred and not (loses and recovering(job, now.settings.noise))

@@ -1,16 +1,31 @@
-"""When each rule of the scheduler applies (Henge, section 5). What could be done is in `candidates`."""
+"""The condition of each scheduler rule (Henge, section 5); `candidates` computes the possible actions."""
 
 from __future__ import annotations
 
 from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
-from headgate.scheduler.candidates import changes_to_best, differences_from_best, hopeless_job, reductions, relaxations
+from headgate.scheduler.candidates import (
+    changes_to_best,
+    differences_from_best,
+    hopeless_job,
+    reductions,
+    relaxations,
+    returned_shares,
+)
 from headgate.scheduler.help import help_for
 from headgate.scheduler.memory import Situation, fingerprints
 
 
 def always(_: Situation) -> bool:
     return True
+
+
+def policy_asks_for_remedy(now: Situation) -> bool:
+    return now.advice.asking_job is not None
+
+
+def no_job_is_scheduled(now: Situation) -> bool:
+    return not now.view.jobs
 
 
 def no_job_can_be_read(now: Situation) -> bool:
@@ -26,7 +41,7 @@ def workload_changed(now: Situation) -> bool:
 
 
 def effect_is_awaited(now: Situation) -> bool:
-    return now.state.trial is not None
+    return now.state.trials.search is not None
 
 
 def some_job_warms_up(now: Situation) -> bool:
@@ -64,6 +79,10 @@ def can_relax(now: Situation) -> bool:
     return bool(relaxations(now))
 
 
+def can_return_shares(now: Situation) -> bool:
+    return bool(returned_shares(now))
+
+
 def can_help_a_job(now: Situation) -> bool:
     return any(help_for(job, now) is not None for job in now.wanting)
 
@@ -79,7 +98,7 @@ def can_throttle(now: Situation) -> bool:
 
 
 def can_make_room(now: Situation) -> bool:
-    """So many lanes want each core that giving one job more only takes it from another."""
+    """Whether load exceeds the cores by the factor `crush`, so that more lanes for one job only slow another job."""
     cores = sum(host.cores for host in now.view.lasting)
     load = sum(host.load or 0.0 for host in now.view.lasting)
     return load > now.settings.crush * cores and can_throttle(now)
@@ -103,14 +122,14 @@ def return_is_refused(now: Situation) -> bool:
 
 
 def fell(now: Situation) -> bool:
-    """The total fell (Henge, section 5.3), or one job that was not set aside lost its share (beyond the paper)."""
+    """Whether the total fell by the share `drop` (Henge, section 5.3), or a job that is not set aside did (beyond the paper)."""
     rest = now.state.rest_score
     total = rest is not None and now.score < rest * (1 - now.settings.drop) and bool(now.wanting)
     return total or any(_has_lost(job, now) for job in now.wanting)
 
 
 def _has_lost(job: JobView, now: Situation) -> bool:
-    """Below its worth by more than the drop, over the window and still in the newest sub-window; or by less for long."""
+    """Whether the job is below its worth by the share `drop`, in window and newest sub-window, or misses its intent for `linger_s`."""
     if now.view.at_s - now.state.missed_since_s[job.job.name] >= now.settings.linger_s:
         return True
     limit = job.worth * (1 - now.settings.drop)

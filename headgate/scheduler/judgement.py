@@ -1,30 +1,29 @@
-"""Before anything is decided: what changed since the last round, and what became of the last action (Henge, section 5.1)."""
+"""First step of a round: note changes since the last round, and judge the last action (Henge, section 5.1)."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from headgate.config import Settings
 from headgate.core.metrics import JobView
 from headgate.core.model import ActionKind
 from headgate.core.quantities import show_seconds
-from headgate.health.records import LogEntry, purged
 from headgate.health.resolving import ResolverName
 from headgate.scheduler.memory import (
     Configuration,
     Situation,
     Skip,
     State,
-    Trial,
     Verdict,
     latency_ratio,
     recovers_by_itself,
 )
-from headgate.scheduler.undone import LaneHistory, ObservedLanes, follow_lanes
+from headgate.scheduler.regulation import effect_in_words
+from headgate.scheduler.trials import SEARCH, Trial
+from headgate.scheduler.undone import LaneHistory, ObservedLanes, counts_of, follow_lanes
 
 
 def notice_changes(situation: Situation) -> Situation:
-    """Note outages and their end, and forget skips that no longer hold."""
+    """Note the start and end of an outage, and drop skips and refusals that no longer hold."""
     state, view = situation.state, situation.view
     if view.unread:
         return dataclasses.replace(situation, state=dataclasses.replace(state, blind=True, sighted_s=None))
@@ -51,12 +50,12 @@ def notice_changes(situation: Situation) -> Situation:
 
 def _lanes_followed(situation: Situation) -> dict[str, dict[str, LaneHistory]]:
     state, view, settings = situation.state, situation.view, situation.settings
-    trial = state.trial
+    trial = state.trials.search
     return {
         name: follow_lanes(
             state.lanes.get(name, {}),
             ObservedLanes(
-                job.allocation.lanes,
+                counts_of(job.allocation),
                 job.span.arrival_rows_s() if job.span is not None else None,
                 trial.kind if trial is not None and name in trial.touched else None,
                 _skip_left_s(situation, name),
@@ -69,15 +68,15 @@ def _lanes_followed(situation: Situation) -> dict[str, dict[str, LaneHistory]]:
 
 
 def _shortfall(situation: Situation) -> float:
-    """An average that forgets within about an hour."""
+    """Exponential average, over about one hour, of rounds with intents missed for lack of cores."""
     weight = min(1.0, situation.settings.round_s / 3600)
     short = bool(situation.missing) and bool(situation.view.congested or situation.state.throttled)
     return situation.state.shortfall * (1 - weight) + weight * short
 
 
 def _holds(skip: Skip, job: JobView | None, situation: Situation) -> bool:
-    """A skip holds while the job misses its intent, or nearly, with about the same input."""
-    if job is None or (job.met and latency_ratio(job) <= situation.settings.brink):
+    """Whether the skip still holds: the job misses its intent, or nearly, with about the same input."""
+    if job is None or (job.met and latency_ratio(job) <= situation.settings.close_to_miss):
         return False
     return not _load_moved(skip.arrival_rows_s, job, situation)
 
@@ -90,18 +89,46 @@ def _load_moved(before_rows_s: float, job: JobView, situation: Situation) -> boo
 
 
 def judge_last_action(situation: Situation) -> Situation:
-    """Judge the action under trial once its effect was measured on a clean window (Henge, section 5.1)."""
-    trial = situation.state.trial
+    """Judge the last action of the search once its effect was measured on a window of its own (Henge, section 5.1).
+
+    A round has one action: while a self-regulating job gets a remedy, the search waits for the next round.
+    """
+    trial = situation.state.trials.search
     if trial is None or trial.settled_s is None or situation.state.blind or situation.warming_up:
         return situation
+    if situation.advice.asking_job is not None:
+        return situation
     verdict = _verdict(trial, situation)
-    state = dataclasses.replace(situation.state, trial=None)
-    if trial.tried is not None:
-        useful = not (verdict.harmful or verdict.plateaued)
-        state = with_log_entry(state, trial.tried, useful, situation.view.at_s, situation.settings)
+    trials = situation.state.trials.end(SEARCH)
+    if trial.entry is not None:
+        entry = dataclasses.replace(trial.entry, useful=not (verdict.harmful or verdict.plateaued))
+        trials = trials.remember(entry, situation.view.at_s, situation.settings)
+    state = dataclasses.replace(situation.state, trials=trials)
     if trial.kind is ActionKind.RECONFIGURE and trial.job is not None and trial.job in situation.view.jobs:
         state = _counted(state, trial, verdict, situation.view.jobs[trial.job], situation)
+    if not verdict.harmful and _sped_up(trial, situation):
+        state = dataclasses.replace(state, best=None)
     return dataclasses.replace(situation, state=remember_best(state, situation), verdict=verdict)
+
+
+def _sped_up(trial: Trial, situation: Situation) -> bool:
+    """Whether the step made its job faster: a better score from before it, with a younger backlog, is no reason to go back."""
+    job = situation.view.jobs.get(trial.job) if trial.kind is ActionKind.RECONFIGURE and trial.job else None
+    return job is not None and not job.met and trial.output_rows_s > 0 and _faster(trial, job, situation)
+
+
+def judge_remedies(situation: Situation) -> tuple[Situation, tuple[Verdict, ...]]:
+    """End the trials that the policies of self-regulating jobs have judged."""
+    trials, verdicts, advice = situation.state.trials, [], situation.advice
+    for name, found in advice.examinations.items():
+        if found.judged is None or name not in trials.awaited:
+            continue
+        trial, after = trials.awaited[name], advice.jobs[name].utility
+        text, before = effect_in_words(found.judged), trial.utilities.get(name)
+        verdicts.append(Verdict(trial.kind, name, trial.total, advice.total, before, after, text))
+        trials = trials.end(name).remember(found.judged, situation.view.at_s, situation.settings)
+    state = dataclasses.replace(situation.state, trials=trials)
+    return dataclasses.replace(situation, state=state), tuple(verdicts)
 
 
 def _verdict(trial: Trial, situation: Situation) -> Verdict:
@@ -110,7 +137,7 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
     fell = situation.score < trial.score - noise
     harmful = trial.kind is ActionKind.RECONFIGURE and fell and _to_blame(trial, job, situation)
     if trial.kind is ActionKind.THROTTLE:
-        # While cores are still short it may take more than one job to make room for the others.
+        # While cores are still short, freeing enough of them may take more than one throttled job.
         harmful = fell if situation.view.congested else situation.score <= trial.score + noise
     if trial.kind is ActionKind.REDUCE:
         harmful = fell and any(_lost_by(name, trial, situation) for name in trial.touched)
@@ -132,15 +159,15 @@ def _verdict(trial: Trial, situation: Situation) -> Verdict:
 
 def _in_words(trial: Trial, fell: bool, harmful: bool, plateaued: bool, situation: Situation) -> str:
     if harmful:
-        return "helped nobody" if trial.kind is ActionKind.THROTTLE else "did harm"
+        return "helped no other job" if trial.kind is ActionKind.THROTTLE else "caused the loss"
     if plateaued and _other_remedies(trial, situation):
-        return "gained too little; another remedy has its turn"
+        return "gained too little; trying another remedy"
     if plateaued and trial.job is not None:
-        return f"gained too little; set aside for {show_seconds(_skip_length_s(situation, trial.job))}"
+        return f"gained too little; skipping the job for {show_seconds(_skip_length_s(situation, trial.job))}"
     broken = [name for name in trial.touched if name != trial.job and _lost_by(name, trial, situation)]
     if broken:
-        return f"kept, though it cost {', '.join(broken)} the intent"
-    return "kept; the loss is not its fault" if fell else "kept"
+        return f"kept, although it made {', '.join(broken)} miss the intent"
+    return "kept; the loss has another cause" if fell else "kept"
 
 
 def _lost_by(name: str, trial: Trial, situation: Situation) -> bool:
@@ -149,9 +176,9 @@ def _lost_by(name: str, trial: Trial, situation: Situation) -> bool:
 
 
 def _to_blame(trial: Trial, job: JobView | None, situation: Situation) -> bool:
-    """Could the action have caused the loss? Lanes hurt others only by way of busy cores (beyond the paper).
+    """Whether the action can have caused the loss; lanes slow other jobs only through busy cores (beyond the paper).
 
-    A job whose input moved meanwhile is no witness, and one that works off its backlog has not lost by it.
+    A loss of the changed job does not count if its input changed meanwhile, or if the job is clearing its backlog.
     """
     if job is not None and _load_moved(trial.arrival_rows_s, job, situation):
         return False
@@ -175,24 +202,24 @@ def _lost_itself(trial: Trial, job: JobView, situation: Situation) -> bool:
 
 
 def _faster(trial: Trial, job: JobView, situation: Situation) -> bool:
-    """It gets more done than before, though not enough yet: a backlog that still grows makes its latency worse all the same."""
+    """Whether the job emits more rows than before; a backlog that still grows raises its latency nevertheless."""
     return output_rows_s(job) > trial.output_rows_s * (1 + situation.settings.improvement)
 
 
 def output_rows_s(job: JobView) -> float:
-    """Rows that reach its sinks."""
+    """Rows per second that reach the sinks of the job."""
     if job.span is None or job.span.seconds <= 0:
         return 0.0
     return sum(job.span.rows_in(sink) for sink in job.job.graph.sinks) / job.span.whole_epochs_s
 
 
 def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
-    """The job gained less than it should have; a job that was only close to its limit is judged by its latency."""
+    """Whether the job gained too little utility or, if only close to a miss before, cut its latency by too little."""
     if trial.kind is not ActionKind.RECONFIGURE or job is None or job.utility is None:
         return False
     if job.met:
         return trial.latency_ratio <= 1 and latency_ratio(job) > max(
-            situation.settings.brink, trial.latency_ratio * (1 - situation.settings.improvement)
+            situation.settings.close_to_miss, trial.latency_ratio * (1 - situation.settings.improvement)
         )
     if recovers_by_itself(job, situation.settings) or (trial.latency_ratio > 1 and _faster(trial, job, situation)):
         return False
@@ -201,9 +228,9 @@ def _plateaued(trial: Trial, job: JobView | None, situation: Situation) -> bool:
 
 
 def _counted(state: State, trial: Trial, verdict: Verdict, job: JobView, situation: Situation) -> State:
-    """Count the step of a job that still misses its intent, and set the job aside if it gained too little or did harm.
+    """Count the step of a job that still misses its intent; set the job aside if the step gained too little or caused a loss.
 
-    As long as there is another remedy to try, it has its turn first.
+    The job is not set aside while another remedy is left to try.
     """
     name = job.job.name
     if not job.met:
@@ -212,22 +239,24 @@ def _counted(state: State, trial: Trial, verdict: Verdict, job: JobView, situati
     return set_aside(state, job, situation) if hopeless else state
 
 
+def _raised_share(trial: Trial, situation: Situation) -> bool:
+    """Whether the step raised the share of the job, so that more lanes are still untried."""
+    job, had = situation.view.jobs.get(trial.job or ""), trial.had.get(trial.job or "")
+    return job is not None and had is not None and had.share is None and job.allocation.share is not None
+
+
 def _other_remedies(trial: Trial, situation: Situation) -> bool:
-    """Whether lanes are left to try, which come last, or the diagnosis of now asks for something else than lanes."""
+    """Whether more lanes, the last resort, are still untried, or the current diagnosis asks for another remedy than lanes."""
     asked = situation.remedies.get(trial.job or "")
-    return (trial.tried is not None and trial.tried.resolver != ResolverName.SCALE_UP) or (
-        asked is not None and asked.resolver != ResolverName.SCALE_UP
+    return (
+        _raised_share(trial, situation)
+        or (trial.entry is not None and trial.entry.resolver != ResolverName.SCALE_UP)
+        or (asked is not None and asked.resolver != ResolverName.SCALE_UP)
     )
 
 
-def with_log_entry(state: State, entry: LogEntry, useful: bool, at_s: float, settings: Settings) -> State:
-    """The state with one more entry in the action log."""
-    log = purged((*state.care.log, dataclasses.replace(entry, useful=useful)), at_s, settings)
-    return dataclasses.replace(state, care=dataclasses.replace(state.care, log=log))
-
-
 def set_aside(state: State, job: JobView, situation: Situation) -> State:
-    """Skip a job for a while; each time in a row for twice as long (beyond the paper, which has one hour always)."""
+    """Skip a job for `skip_s`, doubled each consecutive time (beyond the paper, which always skips for one hour)."""
     name = job.job.name
     arrival = job.span.arrival_rows_s() if job.span is not None else 0.0
     skip = Skip(situation.view.at_s + _skip_length_s(situation, name), arrival, _times_skipped(situation, name) + 1)
@@ -250,7 +279,7 @@ def _skip_left_s(situation: Situation, name: str) -> float:
 
 
 def remember_best(state: State, situation: Situation) -> State:
-    """Note the configuration if it is the best of this search."""
+    """Record the current configuration if its score is the highest of this search."""
     if state.best is not None and state.best.score >= situation.score:
         return state
     return dataclasses.replace(state, best=Configuration(situation.score, situation.allocation))

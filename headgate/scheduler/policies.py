@@ -1,6 +1,6 @@
-"""Who decides: Headgate's scheduler, or one of the baselines it is compared with.
+"""Scheduling policies: Headgate's scheduler, and the baselines for comparison.
 
-A policy sees a view and returns a decision; its state can be written down and read back, so that a restart changes nothing.
+A policy maps a view to a decision. The journal stores the policy's state, so that a restart changes no decision.
 """
 
 from __future__ import annotations
@@ -13,106 +13,91 @@ from typing import Protocol
 import msgspec
 
 from headgate.config import Settings
+from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
-from headgate.core.sizing import most_lanes
+from headgate.core.sizing import lane_limit
 from headgate.errors import InvalidTransitionError
-from headgate.health.care import carried_out, not_applied
 from headgate.health.examiners import Examiner
 from headgate.scheduler import advice, events, rules
 from headgate.scheduler.memory import Decision, State
-from headgate.scheduler.quarantine import arriving, quarantined, restarted
-from headgate.scheduler.regulation import Regulation
+from headgate.scheduler.quarantine import arriving, quarantined, restart_windows
+from headgate.scheduler.regulation import PolicyAdvice, Regulation
 
 KEPT_DECISIONS = 5
-"""Decisions that the error of an impossible transition carries."""
+"""Number of latest decisions that an `InvalidTransitionError` carries."""
 
 
 class Policy(Protocol):
-    """Decides once per round."""
+    """Decides once per round which action to take."""
 
     def decide(self, view: View) -> Decision:
-        """What to do now."""
+        """Decide on an action for this round, or on none, with the cause."""
 
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
-        """The action was not carried out: the engine `refused` it, or it was only observed."""
+        """Note that the action was not applied: the engine `refused` the action, or the controller only observes."""
 
-    def carried_out(self, at_s: float) -> None:
-        """The action that was under way was carried out only now."""
+    def carried_out(self, action: Action, at_s: float) -> None:
+        """Note that the action was applied at `at_s`, later than decided."""
 
     def interrupted(self) -> None:
-        """Rounds were missed: fresh measurements come first."""
+        """Note missed rounds: the policy collects fresh measurements before it acts."""
 
     def cluster_changed(self) -> None:
-        """Hosts came: what did not help before may help now."""
+        """Note that hosts joined or left: actions that did not help before may help now."""
 
     def since_s(self) -> Mapping[str, float]:
-        """From when on each job should be measured."""
+        """Earliest time, in seconds, of the measurements to use for each job."""
 
     def phase(self) -> str:
-        """Where it stands, in a word."""
+        """The policy's phase in a word, such as "converged"."""
 
-    def advice(self, view: View) -> tuple[str, ...]:
-        """What only a person can change."""
+    def advice(self, view: View) -> tuple[Alert, ...]:
+        """Alerts about problems that the policy cannot solve."""
 
     def dump(self) -> bytes:
-        """Its state as JSON."""
+        """The policy's state as JSON."""
 
     def load(self, data: bytes) -> None:
-        """Go on from a state written by `dump`."""
+        """Resume from a state written by `dump`."""
 
 
 class Headgate:
-    """The rules of the scheduler for jobs with intents, the health pipeline for jobs that regulate themselves."""
+    """Headgate's policy: scheduler rules for jobs with intents, health policies for self-regulating jobs."""
 
     def __init__(self, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> None:
         self.settings = settings
         self.state = State()
         self.regulation = Regulation(settings, examiners or {})
         self._story: deque[str] = deque(maxlen=KEPT_DECISIONS)
-        """The last decisions, for the error of an impossible transition."""
+        """The latest decisions, for the text of an `InvalidTransitionError`."""
 
     def decide(self, view: View) -> Decision:
-        """One action a round: a job that regulates itself comes first, because it waits for minutes after each."""
+        """Decide on at most one action; a remedy for a self-regulating job comes first, because its job waits minutes after each remedy."""
         regulated = {name for name, job in view.jobs.items() if job.job.intent.policy is not None}
         unjudged = quarantined(self.state.quarantined, view, self.settings)
+        trials = restart_windows(self.state.trials.forget(view.jobs), unjudged, view)
         silent = {name for name, found in unjudged.items() if found.host}
-        care, decision = self.regulation.look(self.state.care, view, regulated - silent, unjudged)
-        cared = {name: found for name, found in unjudged.items() if name in regulated}
-        care = dataclasses.replace(care, since_s=restarted(care.since_s, cared, view))
-        since_s = restarted(self.state.since_s, unjudged, view)
-        self.state = dataclasses.replace(self.state, care=care, quarantined=unjudged, since_s=since_s)
+        advice = self.regulation.advise(trials, view, regulated - silent, unjudged)
+        self.state = dataclasses.replace(self.state, trials=trials, quarantined=unjudged)
         apart = regulated | unjudged.keys()
         apart |= arriving(self.state.intents, view, apart, self.settings)
         others = {name: job for name, job in view.jobs.items() if name not in apart}
-        if silent and not others:
-            return dataclasses.replace(decision, cause=min(unjudged[name].sentence(name) for name in silent))
-        if decision.action is not None or decision.verdict is not None or not others:
-            return decision
-        rest = dataclasses.replace(view, jobs=others, unread=view.unread - apart)
-        scheduled = self._step(rest)
-        found = {**decision.diagnoses, **scheduled.diagnoses}
-        return dataclasses.replace(scheduled, diagnoses=found, alerts=(*decision.alerts, *scheduled.alerts))
+        return self._step(dataclasses.replace(view, jobs=others, unread=view.unread - apart), advice)
 
-    def _step(self, view: View) -> Decision:
+    def _step(self, view: View, advice: PolicyAdvice) -> Decision:
         try:
-            self.state, decision = rules.step(self.state, view, self.settings)
+            self.state, decision = rules.step(self.state, view, self.settings, advice)
         except InvalidTransitionError as error:
             raise InvalidTransitionError(error.text, tuple(self._story)) from None
         self._story.append(f"{view.at_s:g} s, {decision.rule}: {decision.cause}")
         return decision
 
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
-        if action.job is not None and action.job in self.state.care.trials:
-            care = not_applied(self.state.care, action.job, at_s, self.settings, refused)
-            self.state = dataclasses.replace(self.state, care=care)
-        else:
-            self.state = events.withdrawn(self.state, action, at_s, self.settings, refused)
+        self.state = events.withdrawn(self.state, action, at_s, self.settings, refused)
 
-    def carried_out(self, at_s: float) -> None:
-        self.state = events.carried_out(self.state, at_s)
-        for job in self.state.care.trials:
-            self.state = dataclasses.replace(self.state, care=carried_out(self.state.care, job, at_s, self.settings))
+    def carried_out(self, action: Action, at_s: float) -> None:
+        self.state = events.carried_out(self.state, action, at_s, self.settings)
 
     def interrupted(self) -> None:
         self.state = events.interrupted(self.state)
@@ -121,38 +106,39 @@ class Headgate:
         self.state = events.cluster_changed(self.state)
 
     def since_s(self) -> Mapping[str, float]:
-        return {**self.state.since_s, **self.state.care.since_s}
+        return self.state.trials.since_s
 
     def phase(self) -> str:
         return self.state.phase.value
 
-    def advice(self, view: View) -> tuple[str, ...]:
+    def advice(self, view: View) -> tuple[Alert, ...]:
         return (*advice.advice(self.state, view, self.settings), *self.regulation.standing())
 
     def dump(self) -> bytes:
-        return msgspec.json.encode(self.state)
+        return msgspec.json.encode(dataclasses.replace(self.state, switched_off=self.regulation.switched_off))
 
     def load(self, data: bytes) -> None:
         self.state = msgspec.json.decode(data, type=State)
+        self.regulation.switched_off = self.state.switched_off
 
 
 class Static:
-    """Never acts: jobs keep what they started with."""
+    """Never acts: jobs keep their initial allocations."""
 
     def decide(self, view: View) -> Decision:
         return Decision("static", "this policy never acts")
 
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
-        """Nothing is remembered."""
+        """Does nothing: the policy takes no actions."""
 
-    def carried_out(self, at_s: float) -> None:
-        """Nothing is awaited."""
+    def carried_out(self, action: Action, at_s: float) -> None:
+        """Does nothing: the policy awaits no effects."""
 
     def interrupted(self) -> None:
-        """Nothing depends on it."""
+        """Does nothing: the policy does not depend on earlier rounds."""
 
     def cluster_changed(self) -> None:
-        """Nothing was tried."""
+        """Does nothing: the policy keeps no history."""
 
     def since_s(self) -> Mapping[str, float]:
         return {}
@@ -160,22 +146,26 @@ class Static:
     def phase(self) -> str:
         return "static"
 
-    def advice(self, view: View) -> tuple[str, ...]:
-        return tuple(f"{name} is not judged: {job.trouble}" for name, job in sorted(view.jobs.items()) if job.trouble)
+    def advice(self, view: View) -> tuple[Alert, ...]:
+        failing = {name: job.trouble for name, job in sorted(view.jobs.items()) if job.trouble}
+        return tuple(Alert(f"not judged: {why}", job=name, kind=AlertKind.NOT_JUDGED) for name, why in failing.items())
 
     def dump(self) -> bytes:
         return b"{}"
 
     def load(self, data: bytes) -> None:
-        """There is no state."""
+        """Does nothing: the policy has no state."""
 
 
 class Threshold(Static):
-    """The usual autoscaler: every operator above a mark gets half as many lanes again, every one below a mark loses a quarter."""
+    """Threshold autoscaler: an operator busy above `HIGH` gets 50 % more lanes, an operator busy below `LOW` loses 25 %."""
 
     HIGH = 0.8
+    """Share of busy time above which an operator gets lanes."""
     LOW = 0.2
+    """Share of busy time below which an operator loses lanes."""
     REST_S = 60.0
+    """Shortest time between two changes of a job, in seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -189,8 +179,12 @@ class Threshold(Static):
                 changes[name] = change
                 self._acted_s[name] = view.at_s
         if not changes:
-            return Decision("threshold", "no operator is above or below its mark")
-        cause = Cause(f"operators of {', '.join(changes)} above {self.HIGH:g} or below {self.LOW:g} busy")
+            return Decision(
+                "threshold", f"no operator is busy above {self.HIGH:.0%} or below {self.LOW:.0%} of the time"
+            )
+        cause = Cause(
+            f"operators of {', '.join(changes)} are busy above {self.HIGH:.0%} or below {self.LOW:.0%} of the time"
+        )
         return Decision("threshold", cause.text, Action(ActionKind.RECONFIGURE, None, changes, cause))
 
     def _change(self, job: JobView) -> JobAllocation | None:
@@ -202,7 +196,7 @@ class Threshold(Static):
 
     def _lanes(self, job: JobView, operator: str, count: int, busy: float) -> int:
         if busy > self.HIGH:
-            return max(count, most_lanes(job.job.graph, operator, count + max(1, count // 2), self.settings))
+            return max(count, min(count + max(1, count // 2), lane_limit(job, operator, self.settings)))
         if busy < self.LOW and count > 1:
             return count - max(1, count // 4)
         return count
@@ -218,7 +212,7 @@ class Threshold(Static):
 
 
 def policy_named(name: str, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> Policy:
-    """The policy of that name; `manual` differs from `static` by its initial allocation only."""
+    """The policy with this name; `manual` differs from `static` only in its initial allocation."""
     if name == "headgate":
         return Headgate(settings, examiners)
     if name == "lanes-only":

@@ -1,9 +1,9 @@
-"""Jobs that cannot be judged: their utility fails, they cannot be read, they are too new, or a host of theirs is silent.
+"""Quarantine of jobs that cannot be judged: failing utility function, no reading, too new, or lanes on a silent host.
 
-The others are scheduled without them.
+The scheduler schedules all other jobs without the quarantined jobs.
 
-A utility may be a function of the user's. A job stays in quarantine for a while after the last failure, so that a function that
-fails now and then does not make the scheduler forget its history each time.
+A utility may be a user-defined function. A job stays in quarantine for `skip_s` after the last failure, so that a function that
+fails now and then does not restart the search each time.
 """
 
 from __future__ import annotations
@@ -12,34 +12,38 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from headgate.config import Settings
+from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import JobView, View
 from headgate.core.model import HostReading
 from headgate.core.quantities import show_seconds
+from headgate.scheduler.trials import Trials
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Why a job is not judged, until when, and the intent that it holds for."""
+    """Why a job is not judged, until when, and the fingerprint of the intent that failed."""
 
     reason: str
     until_s: float
     intent: str
     host: str = ""
-    """The silent host that lanes of the job were on; empty for another reason."""
+    """Name of the silent host that runs lanes of the job; empty for another reason."""
 
-    def sentence(self, job: str) -> str:
-        """For people, with the name of the job."""
-        return f"{job} is not judged and keeps the lanes it has: {self.reason}"
+    def alert(self, job: str) -> Alert:
+        """The quarantine as an alert for people."""
+        kind = AlertKind.UNREADABLE if self.reason == UNREAD else AlertKind.NOT_JUDGED
+        text = f"not judged and keeps its lanes: {self.reason}"
+        return Alert(text, self.host, job, AlertKind.SILENT_HOST if self.host else kind)
 
 
-UNREAD = "it could not be read"
-AFTERWARDS = "new measurements are collected first"
+UNREAD = "its metrics could not be read"
+AFTERWARDS = "collecting new measurements"
 
 
 def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings) -> dict[str, Quarantine]:
-    """The jobs in quarantine now: a failure in this round, or one not long ago with the same intent.
+    """The jobs in quarantine now: jobs that failed in this round, or recently with the same intent.
 
-    If no job at all can be read, the cluster has an outage, and no job is to blame for it.
+    If no job at all can be read, the cluster has an outage, and no job is quarantined for it.
     """
     unread = view.unread if view.unread < view.jobs.keys() else frozenset()
     found = {}
@@ -58,12 +62,14 @@ def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings
 
 
 def _silent_host(job: JobView, old: Quarantine | None, view: View, settings: Settings) -> HostReading | None:
-    """The silent host that the job has lanes on, or had when the host fell silent; a job whose lanes may be anywhere counts as well.
+    """The silent host that runs lanes of the job, or ran them when it fell silent; any silent host if the lanes' hosts are unknown.
 
-    Such a job runs on the other hosts meanwhile, but what it is worth there says nothing about the whole cluster. Where silent hosts
-    are much of the cluster, the same holds for all jobs: those on the other hosts make room.
+    The engine may run such a job on the other hosts meanwhile, but its utility there says nothing about the whole cluster. If silent
+    hosts hold more than `suspect_share` of the cores, this applies to all jobs, because all jobs then share the remaining hosts.
     """
     suspects = view.suspects
+    if not suspects:
+        return None
     if old is not None and old.host in suspects:
         return suspects[old.host]
     lost = sum(host.cores for host in suspects.values()) > settings.suspect_share * sum(h.cores for h in view.hosts)
@@ -72,19 +78,18 @@ def _silent_host(job: JobView, old: Quarantine | None, view: View, settings: Set
 
 
 def _hosts_of(job: JobView) -> set[str]:
-    """Where its lanes ran in the window; empty if that is not known. By the time a host is suspect, they may be elsewhere."""
+    """Hosts of the job's lanes at any time in the window, as lanes may have left a silent host already; empty if unknown."""
     operators = (operator for sample in job.samples for operator in sample.reading.operators.values())
     return {host for operator in operators for host in operator.hosts or ()}
 
 
-def restarted(since_s: Mapping[str, float], unjudged: Mapping[str, Quarantine], view: View) -> dict[str, float]:
-    """From when on each job is measured: a job on a silent host from now on, so that its window begins when the host is back."""
-    silent = {name: view.at_s for name, found in unjudged.items() if found.host in view.suspects}
-    return {**since_s, **silent}
+def restart_windows(trials: Trials, unjudged: Mapping[str, Quarantine], view: View) -> Trials:
+    """Restart the window of each job on a silent host every round, so that its window starts when the host is back."""
+    return trials.measure_from(view.at_s, (name for name, found in unjudged.items() if found.host in view.suspects))
 
 
 def arriving(known: Collection[str], view: View, apart: Collection[str], settings: Settings) -> frozenset[str]:
-    """Jobs that came, or came back, and have too little data: they delay no decision about others. None of them if all jobs are new."""
+    """New or returning jobs with too little data, which must not delay decisions about other jobs; empty if all jobs are new."""
     others = view.jobs.keys() - apart
     new = frozenset(name for name in others if name not in known and view.jobs[name].is_new(settings.warm_up_s))
     return new if new < others else frozenset()

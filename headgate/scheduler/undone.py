@@ -1,7 +1,7 @@
-"""Lane counts that were tried and undone, per job and operator: none is tried again within the job's skip time.
+"""Lane counts and raised shares that were tried and undone: no undone count is tried again within the job's skip time.
 
-The paper skips a job that gained too little (Henge, section 5.1), but forgets how many lanes it had tried; a job whose history is
-forgotten could swing between two counts for ever.
+The paper skips a job that gained too little (Henge, section 5.1) without recording the tried lane counts; after a restart of the search,
+a job could oscillate between two lane counts forever.
 """
 
 from __future__ import annotations
@@ -10,33 +10,46 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headgate.core.model import ActionKind
+from headgate.core.model import ActionKind, JobAllocation
+
+SHARE = "*"
+"""Name under which the raised share of a job is followed, beside the lane counts of its operators."""
+
+
+def counts_of(allocation: JobAllocation) -> dict[str, int]:
+    """Lanes by operator, and the raised share: 0 while the declared share applies.
+
+    >>> counts_of(JobAllocation({"count": 2}, share=4))
+    {'count': 2, '*': 4}
+    """
+    return {**allocation.lanes, SHARE: allocation.share or 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A lane count that turned out to be wrong at some input."""
+    """A lane count that was undone, with the input at that time."""
 
     lanes: int
     too_many: bool
-    """Whether it was too many; otherwise it was too few."""
+    """True: too many lanes; False: too few lanes."""
     until_s: float
     arrival_rows_s: float
+    """Input of the job when the lane count was undone, in rows per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneHistory:
-    """The lanes of one operator, and what they were before."""
+    """The current and the previous lane count of one operator, and its undone lane counts."""
 
     lanes: int
     before: int
-    """The count before the last change; the same as now before the first one."""
+    """Lane count before the last change; equal to `lanes` before the first change."""
     until_s: float
-    """When the skip time ends that the job had at the last change: a change back before then undoes it."""
+    """End of the job's skip time as of the last change; a change back before this time counts as undoing."""
     undone: tuple[Undone, ...] = ()
 
     def bars(self, wanted: int) -> bool:
-        """Whether so many lanes, or a step further the same way, were undone."""
+        """Whether the wanted lane count, or a smaller step in the same direction, was undone."""
         return any(
             self.lanes < one.lanes <= wanted if one.too_many else wanted <= one.lanes < self.lanes
             for one in self.undone
@@ -45,22 +58,23 @@ class LaneHistory:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLanes:
-    """One job as its lanes are looked at in a round."""
+    """Lanes and input of one job in one round."""
 
     lanes: Mapping[str, int]
     arrival_rows_s: float | None
+    """Input in rows per second; None if unknown."""
     changed_by: ActionKind | None
-    """The action that changed its lanes last; None: a person."""
+    """Kind of the scheduler's action that changed the lanes last; None: a person changed the lanes."""
     skip_s: float
-    """How much of the job's skip time is left; all of it if the job is not set aside."""
+    """Seconds left of the job's skip time; the whole skip time if the job is not set aside."""
 
 
 def follow_lanes(
     histories: Mapping[str, LaneHistory], seen: ObservedLanes, at_s: float, load_change: float
 ) -> dict[str, LaneHistory]:
-    """The history of every operator of a job, one round later."""
+    """The lane history of every operator of a job, updated with one round."""
     return {
-        name: _followed(histories.get(name, LaneHistory(lanes, lanes, at_s)), lanes, seen, at_s, load_change)
+        name: _followed(histories.get(name) or LaneHistory(lanes, lanes, at_s), lanes, seen, at_s, load_change)
         for name, lanes in seen.lanes.items()
     }
 
@@ -78,10 +92,10 @@ def _followed(history: LaneHistory, lanes: int, seen: ObservedLanes, at_s: float
 
 
 def _is_undone(history: LaneHistory, lanes: int, seen: ObservedLanes, at_s: float) -> bool:
-    """Whether the last change is taken back: lanes taken are given again, or lanes given are taken by a reversion or a person.
+    """Whether a change undoes the last change: removed lanes are added again, or a reversion or a person removes added lanes.
 
-    A reduction takes idle lanes and a throttling takes them for others: neither says that they did harm. Nor were the lanes that
-    a job was left with too few because it has its turn again after its skip time.
+    A reduction removes idle lanes and a throttling frees cores for other jobs: neither shows that the lanes caused a loss. A change after
+    the end of the skip time undoes nothing.
     """
     if at_s >= history.until_s:
         return False
@@ -91,7 +105,7 @@ def _is_undone(history: LaneHistory, lanes: int, seen: ObservedLanes, at_s: floa
 
 
 def _holds(one: Undone, arrival_rows_s: float | None, at_s: float, load_change: float) -> bool:
-    """Too many lanes are no longer too many once the input has grown, nor too few too few once it has shrunk."""
+    """Whether an undone lane count is still ruled out: until its time ends, or the input has changed in favour of the count."""
     if at_s >= one.until_s:
         return False
     if arrival_rows_s is None or one.arrival_rows_s <= 0:

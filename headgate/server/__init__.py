@@ -1,1 +1,1 @@
-"""Headgate as a service: jobs that come and go, a loop that never ends, and an API on loopback."""
+"""What `headgate run` starts: a parent process, and a service with control loop, job registry, tenants, API and dashboard."""

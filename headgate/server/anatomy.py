@@ -1,15 +1,15 @@
-"""The inside of a running job, measured over its window: operators, edges, lanes, slices, and where the time of an epoch goes."""
+"""The inside of a running job, measured over its window: operators, edges, lanes and slices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from headgate.core.metrics import JobView, Sample, Span, capacities, epoch_s, period_s, span_of
+from headgate.core.metrics import JobView, capacities
 from headgate.core.model import OUTSIDE, Graph, spread_evenly
+from headgate.core.windows import Sample, Span
 
-SHOWN_EPOCHS = 30
+SHOWN_KEYS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,17 @@ class SliceDetail:
     lane: int
     host: str | None
     rows_s: float
+    bytes: int | None = None
+    """Size of the newest snapshot of the slice; None before the first snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotKeyDetail:
+    """One of the fullest keys of an operator."""
+
+    key: str
+    share: float
+    """The share of the operator's rows that the key had at least; recent rows weigh most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class OperatorDetail:
     backlog: float | None
     per_lane: tuple[LaneDetail, ...]
     slices: tuple[SliceDetail, ...]
+    hot_keys: tuple[HotKeyDetail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +71,43 @@ class EdgeDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochPart:
-    """Time of an epoch that one operator, or the engine, takes."""
+class KeyedDetail:
+    """What is known of the keyed state of a job besides its readings, by operator."""
 
-    name: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class EpochDetail:
-    """The mean epoch between two readings, from its start to the start of the next one."""
-
-    at_s: float
-    epochs: int
-    seconds: float
-    wait_s: float
-    parts: tuple[EpochPart, ...]
-    """By the busiest lane of each operator; the rest is planning, reading offsets and committing."""
+    hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    slice_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
-def operators_of(view: JobView) -> tuple[OperatorDetail, ...]:
+NOTHING_KEYED = KeyedDetail()
+
+
+def finished(span: Span | None) -> Span | None:
+    """The span, if an epoch ended in it: counters do not change before, which does not mean that lanes are idle."""
+    if span is None or (span.last.reading.epochs is not None and span.last.reading.epochs == span.first.reading.epochs):
+        return None
+    return span
+
+
+def operators_of(view: JobView, keyed: KeyedDetail = NOTHING_KEYED) -> tuple[OperatorDetail, ...]:
     """All operators of a job, sources first."""
-    graph = view.job.graph
-    busy = capacities(graph, view.span) if view.span is not None else {}
-    return tuple(_operator(view, name, busy.get(name)) for name in graph.operators)
+    graph, span = view.job.graph, finished(view.span)
+    busy = capacities(graph, span) if span is not None else {}
+    found = (_operator(view, name, busy.get(name)) for name in graph.operators)
+    return tuple(_with_state(one, keyed) for one in found)
+
+
+def _with_state(operator: OperatorDetail, keyed: KeyedDetail) -> OperatorDetail:
+    sizes = keyed.slice_bytes.get(operator.name, {})
+    hot = list(keyed.hot_keys.get(operator.name, {}).items())[:SHOWN_KEYS]
+    return replace(
+        operator,
+        slices=tuple(replace(one, bytes=sizes.get(number)) for number, one in enumerate(operator.slices)),
+        hot_keys=tuple(HotKeyDetail(key, share) for key, share in hot),
+    )
 
 
 def _operator(view: JobView, name: str, busy: float | None) -> OperatorDetail:
-    graph, span = view.job.graph, view.span
+    graph, span = view.job.graph, finished(view.span)
     role = "source" if name in graph.sources else "sink" if name in graph.sinks else "operator"
     rows_s = span.rows_in(name) / span.seconds if span is not None else None
     lanes = view.allocation.lanes.get(name)
@@ -97,7 +118,7 @@ def _operator(view: JobView, name: str, busy: float | None) -> OperatorDetail:
         lanes=lanes,
         rows_s=rows_s,
         busy=busy if lanes is not None else None,
-        backlog=_backlog(graph, span.last, name) if span is not None else None,
+        backlog=_backlog(graph, view.span.last, name) if view.span is not None else None,
         per_lane=tuple(_lanes(span, name, busy)) if span is not None else (),
         slices=tuple(_slices(view, span, name)) if span is not None else (),
     )
@@ -144,28 +165,9 @@ def _at(hosts: tuple[str, ...] | None, lane: int) -> str | None:
 
 def edges_of(view: JobView) -> tuple[EdgeDetail, ...]:
     """Which operator sends how many rows to which."""
-    span = view.span
+    span = finished(view.span)
     return tuple(
         EdgeDetail(parent, child, span.sent(parent, child) / span.seconds if span is not None else None)
         for parent, children in view.job.graph.children.items()
         for child in children
     )
-
-
-def epochs_of(view: JobView) -> tuple[EpochDetail, ...]:
-    """The mean epoch of each sub-window in which an epoch ended, newest last; nothing where the engine has no epochs."""
-    spans = (span_of(pair) for pair in pairwise(view.samples[-SHOWN_EPOCHS - 1 :]))
-    found = (_epoch(view.job.graph, span) for span in spans if span is not None)
-    return tuple(one for one in found if one is not None)
-
-
-def _epoch(graph: Graph, span: Span) -> EpochDetail | None:
-    seconds, first, last = epoch_s(span), span.first.reading.epochs, span.last.reading.epochs
-    if seconds is None or first is None or last is None:
-        return None
-    count = last - first
-    busiest = {name: max(span.busy_s(name), default=0.0) / count for name in graph.operators}
-    # Operators of one stage overlap: what they take together never exceeds the epoch.
-    scale = min(1.0, seconds / sum(busiest.values())) if any(busiest.values()) else 1.0
-    parts = tuple(EpochPart(name, scale * busy_s) for name, busy_s in busiest.items() if busy_s > 0)
-    return EpochDetail(span.last.at_s, count, seconds, max(0.0, period_s(span) - seconds), parts)

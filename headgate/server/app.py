@@ -1,4 +1,4 @@
-"""The HTTP API of a service: JSON in and out, on loopback, for whoever the gate lets in; and the dashboard, which uses it."""
+"""The HTTP API of a service: JSON in and out for authenticated callers, and the dashboard, which uses the API."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import uvicorn
@@ -17,30 +18,40 @@ from starlette.exceptions import HTTPException
 import headgate
 from headgate.config import ServiceSettings
 from headgate.errors import (
+    BusyError,
     DuplicateJobError,
     EngineError,
     HeadgateError,
     InputError,
     LoginError,
+    QuotaError,
     TooManyLoginsError,
     UnknownJobError,
 )
 from headgate.server.answers import json_answer, refusal
-from headgate.server.api import PREFIX, Dashboard, add_page, described, logins, questions
-from headgate.server.changes import Change, Changes
+from headgate.server.api import PREFIX, Dashboard, questions
+from headgate.server.changes import Changes, described
 from headgate.server.gate import HEALTH, Gate, caller_of
 from headgate.server.limits import KB, BodyLimit, protocol_of
+from headgate.server.listening import Tls
+from headgate.server.login_routes import logins
 from headgate.server.metrics import add_metrics
+from headgate.server.page import add_page
+from headgate.server.permissions import Owned
 from headgate.server.service import Service
 from headgate.server.sessions import Sessions
+from headgate.server.tenant_routes import change_by, tenant_routes
+from headgate.server.visible import seen
 from headgate.threads import WatchedThread
 
 START_S, STOP_S = 20.0, 5.0
 CODES: tuple[tuple[type[HeadgateError], int], ...] = (
     (UnknownJobError, 404),
     (DuplicateJobError, 409),
+    (BusyError, 409),
     (TooManyLoginsError, 429),
     (LoginError, 401),
+    (QuotaError, 403),
     (InputError, 400),
     (EngineError, 503),
     (HeadgateError, 500),
@@ -61,38 +72,50 @@ def app_of(
         openapi_url=f"{PREFIX}/openapi.json",
     )
     app.state.closing = threading.Event()
-    app.state.sessions = Sessions(settings, token)
+    app.state.sessions = Sessions(settings, token, tenants=service.tenants)
     changes = Changes(service.registry.path.parent, settings.changes_kept)
     _add_questions(app, service)
+    app.include_router(tenant_routes(service, changes, settings))
     add_metrics(app, service, settings)
-    app.include_router(questions(Dashboard(service, changes), app.state.closing))
+    app.include_router(
+        questions(Dashboard(service, changes, settings.what_if_s), app.state.closing, app.state.sessions)
+    )
     app.include_router(logins(app.state.sessions, settings))
     app.include_router(_changes(service, changes), prefix=PREFIX, tags=["changes"])
     app.include_router(_changes(service, changes), include_in_schema=False)
     add_page(app)
     _add_refusals(app)
     app.add_middleware(BodyLimit, most_bytes=settings.api_body_kb * KB)
-    app.add_middleware(Gate, token=token, sessions=app.state.sessions, metrics_token=metrics_token)
+    app.add_middleware(Gate, sessions=app.state.sessions, owns=partial(_owns, service), metrics_token=metrics_token)
     return app
+
+
+def _owns(service: Service, tenant: str, kind: Owned, name: str) -> bool:
+    if kind is Owned.JOB:
+        return service.jobs.owner(name) == tenant
+    if kind is Owned.REMOVED:
+        return any(one.name == name for one in service.jobs.removed(tenant))
+    return name == tenant
 
 
 def _add_questions(app: FastAPI, service: Service) -> None:
     @app.get("/status", include_in_schema=False)
-    def status() -> Response:
-        return json_answer(service.status())
+    def status(request: Request) -> Response:
+        return json_answer(seen(service, caller_of(request).tenant).status)
 
     @app.get(HEALTH, include_in_schema=False)
     def health() -> Response:
-        found = service.health()
+        found = service.health(detailed=False)
         return json_answer(found, 200 if found.healthy else 503)
 
     @app.get("/removed", include_in_schema=False)
-    def removed() -> Response:
-        return json_answer(service.removed())
+    def removed(request: Request) -> Response:
+        return json_answer(service.jobs.removed(caller_of(request).tenant))
 
     @app.get("/jobs/{name}/explain", include_in_schema=False)
-    def explain(name: str) -> Response:
-        return json_answer({"lines": service.story(name), "about": service.journal.about()})
+    def explain(request: Request, name: str) -> Response:
+        past = seen(service, caller_of(request).tenant).past
+        return json_answer({"lines": service.story(name, past), "about": past.about()})
 
 
 def _changes(service: Service, changes: Changes) -> APIRouter:
@@ -100,42 +123,41 @@ def _changes(service: Service, changes: Changes) -> APIRouter:
     router = APIRouter()
 
     def note(request: Request, job: str, what: str) -> None:
-        caller = caller_of(request)
-        changes.add(Change(service.now_s(), caller.who, caller.via, job, what))
+        changes.add(change_by(caller_of(request), service.now_s(), job, what))
 
     @router.post("/jobs", summary="Submit a job")
     def submit(request: Request, table: Annotated[Any, Body()]) -> Response:
-        name = service.submit(table)
+        name = service.jobs.submit(table, caller_of(request).tenant)
         note(request, name, "submit")
         return json_answer({"name": name}, 201)
 
     @router.patch("/jobs/{name}", summary="Change the intent, share or read limit of a job")
     def change(request: Request, name: str, table: Annotated[Any, Body()]) -> Response:
-        service.change(name, table)
+        service.jobs.change(name, table, caller_of(request).tenant)
         note(request, name, described(table))
         return json_answer({"name": name})
 
     @router.post("/jobs/{name}/pause", summary="Stop a job after its epoch")
     def pause(request: Request, name: str) -> Response:
-        service.pause(name)
+        service.jobs.pause(name, caller_of(request).tenant)
         note(request, name, "pause")
         return json_answer({"name": name})
 
     @router.post("/jobs/{name}/resume", summary="Continue a paused job, or start a failed one again")
     def resume(request: Request, name: str) -> Response:
-        service.resume(name)
+        service.jobs.resume(name, caller_of(request).tenant)
         note(request, name, "resume")
         return json_answer({"name": name})
 
     @router.delete("/jobs/{name}", summary="Remove a job")
     def remove(request: Request, name: str) -> Response:
-        told = service.remove(name)
+        left_to_do = service.jobs.remove(name, caller_of(request).tenant)
         note(request, name, "remove")
-        return json_answer({"name": name, "note": told})
+        return json_answer({"name": name, "note": left_to_do})
 
     @router.post("/removed/{name}/restore", summary="Continue a removed job")
     def restore(request: Request, name: str, at: str | None = None) -> Response:
-        service.restore(name, at)
+        service.jobs.restore(name, at, caller_of(request).tenant)
         note(request, name, "restore")
         return json_answer({"name": name})
 
@@ -181,15 +203,16 @@ def served(
     listening: socket.socket,
     settings: ServiceSettings | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    tls: Tls | None = None,
 ) -> Iterator[str]:
-    """Answer on a thread of its own while the block runs; yields the address."""
-    api = Api(app, listening, settings or ServiceSettings())
+    """Serve requests on a separate thread while the block runs; yields the address."""
+    api = Api(app, listening, settings or ServiceSettings(), tls)
     thread = WatchedThread("headgate-api", api.run, tell)
     thread.start()
     try:
         api.await_start()
         host, port = listening.getsockname()[:2]
-        yield f"http://{_in_url(host)}:{port}"
+        yield f"{'http' if tls is None else 'https'}://{_in_url(host)}:{port}"
     finally:
         thread.close(2 * STOP_S, api.stop)
 
@@ -197,12 +220,15 @@ def served(
 class Api:
     """One server after another on one socket: a server that ended can be followed by a new one."""
 
-    def __init__(self, app: FastAPI, listening: socket.socket, settings: ServiceSettings) -> None:
+    def __init__(
+        self, app: FastAPI, listening: socket.socket, settings: ServiceSettings, tls: Tls | None = None
+    ) -> None:
         self._listening = listening
         self._closing: threading.Event = app.state.closing
         self._config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=int(STOP_S), http=protocol_of(settings),
+            timeout_graceful_shutdown=int(STOP_S), http=protocol_of(settings), proxy_headers=False,
+            ssl_certfile=tls.certificate if tls is not None else None, ssl_keyfile=tls.key if tls is not None else None,
         )  # fmt: skip
         self.server = uvicorn.Server(self._config)
 

@@ -1,4 +1,4 @@
-"""What a service tells about itself at any moment, on any thread: the picture of its last round, and how old that is.
+"""The published status of a service, for any thread: the picture of the last round, and the age of that picture.
 
 The loop publishes; requests read. Every field is replaced as a whole, and what it holds is never changed.
 """
@@ -17,13 +17,12 @@ from headgate.core.quantities import show_seconds
 from headgate.ports import JobPhase, Jobs, JobState
 from headgate.server.status import (
     ActionStatus,
+    DeclaredJob,
     Health,
     JobStatus,
-    Known,
     LeasesStatus,
     Picture,
     Status,
-    hosts_of,
     job_status,
     jobs_headline,
     problem_of,
@@ -33,8 +32,6 @@ from headgate.server.status import (
 
 KEPT_ACTIONS = 20
 KEPT_FAILURES = 200
-NO_ROUND = "no round"
-"""How trouble begins that kept a round from being completed."""
 STARTING, STALE = "starting", "stale"
 """Phases of a loop that has not turned yet, or not for long."""
 BROKEN = (JobPhase.FAILED, JobPhase.RETRYING)
@@ -50,6 +47,8 @@ class FailureStatus:
     job: str
     state: str
     reason: str
+    trace: str = ""
+    """Where it happened, shortened; empty if the engine does not say."""
 
 
 class PublishedTable(Generic[Value]):
@@ -84,14 +83,15 @@ class StatusBoard:
         self._stale_s = settings.stale_rounds * settings.round_s
         self._started_s = now_s()
         self._picture: Picture | None = None
-        """Of the last round; only the loop replaces it, as it does `actions`, `leases` and `trouble`."""
+        """Of the last round; only the loop replaces it, as it does `actions`, `leases`, `trouble` and `last_round_failed`."""
         self.actions: tuple[ActionStatus, ...] = ()
         self.leases: LeasesStatus | None = None
         self.failures: tuple[FailureStatus, ...] = ()
         """Since the start of the service, newest last; only the loop replaces it."""
         self.trouble = ""
+        self.last_round_failed = False
         """Why the last round was not completed, or not as it should be."""
-        self.known: PublishedTable[Known] = PublishedTable()
+        self.declared: PublishedTable[DeclaredJob] = PublishedTable()
         self.unstarted: PublishedTable[JobState] = PublishedTable()
         """Jobs that could not be started when the service was; the engine has not heard of them."""
 
@@ -106,7 +106,7 @@ class StatusBoard:
 
     def note_failure(self, job: str, state: JobState) -> None:
         """A job does not run any more."""
-        failure = FailureStatus(state.since_s, job, state.phase.value, state.reason)
+        failure = FailureStatus(state.since_s, job, state.phase.value, state.reason, state.trace)
         self.failures = (*self.failures, failure)[-KEPT_FAILURES:]
 
     def stale_view(self) -> View | None:
@@ -137,29 +137,29 @@ class StatusBoard:
             decision=picture.decision if picture is not None and phase != STALE else "",
             jobs=jobs,
             actions=self.actions,
-            hosts=hosts_of(view),
+            hosts=tuple(view.hosts) if view is not None else (),
             advice=picture.advice if picture is not None else (),
             leases=self.leases,
             headline=jobs_headline(jobs),
             problem=self._problem(jobs),
         )
 
-    def health(self) -> Health:
-        """Whether the loop turns and the engine answers."""
-        picture, lost, trouble = self._picture, self._engine.lost(), self.trouble
+    def health(self, detailed: bool = True) -> Health:
+        """Whether the control loop completes rounds and the engine answers; details may name jobs, which are not for everybody."""
+        picture, lost, trouble = self._picture, self._engine.lost(), self.trouble if detailed else ""
         age_s = self._now_s() - picture.taken_s if picture is not None else None
         if lost:
             return Health(False, lost, age_s)
         if age_s is None:
             return Health(False, trouble or "no round yet", None)
         if age_s > self._stale_s:
-            return Health(False, self._standing(age_s), age_s)
-        if trouble.startswith(NO_ROUND):
-            return Health(False, trouble, age_s)
+            return Health(False, _standing(age_s, trouble), age_s)
+        if self.last_round_failed:
+            return Health(False, trouble or "the last round was not completed; `headgate status` says why", age_s)
         return Health(True, trouble or "the loop turns and the engine answers", age_s)
 
     def _problem(self, jobs: Mapping[str, JobStatus]) -> str:
-        """What a person should look at; a service that has just started gets as long for its first round as for any other."""
+        """The problems for a person to solve. The first round of a service may take as long as any other round."""
         health = self.health()
         waited_s = self._now_s() - self._started_s if health.round_age_s is None else health.round_age_s
         standing = self.trouble if health.healthy or waited_s <= self._stale_s else health.sentence
@@ -167,35 +167,36 @@ class StatusBoard:
         silence = silence_of(picture.view, self._now_s() - picture.taken_s) if picture is not None else ""
         return "; ".join(text for text in (self._engine.lost() or standing, silence, problem_of(jobs)) if text)
 
-    def _standing(self, age_s: float) -> str:
-        why = f" ({self.trouble})" if self.trouble else ""
-        return f"no round has been completed for {show_seconds(age_s)}{why}; readings are stale"
-
     def phase(self) -> str:
-        """Where the scheduler stands; it stands nowhere without fresh rounds. A job of which no reading comes is stale by itself."""
+        """Phase of the scheduler; stale without fresh rounds. A job without readings is stale while other jobs are not."""
         picture = self._picture
         if picture is None:
             return STARTING
         return STALE if self._now_s() - picture.taken_s > self._stale_s else picture.phase
 
     def _jobs(self, picture: Picture | None) -> dict[str, JobStatus]:
-        jobs, everything = {}, self.known.now()
+        jobs, everything = {}, self.declared.now()
         for name, state in self.states().items():
-            known = everything.get(name)
-            if known is not None:
-                jobs[name] = self._job(name, state, known, picture)
+            declared = everything.get(name)
+            if declared is not None:
+                jobs[name] = self._job(name, state, declared, picture)
         return jobs
 
-    def _job(self, name: str, state: JobState, known: Known, picture: Picture | None) -> JobStatus:
+    def _job(self, name: str, state: JobState, declared: DeclaredJob, picture: Picture | None) -> JobStatus:
         if picture is None or state.phase is not JobPhase.RUNNING:
-            return job_status(state, known, None, None, self._stale_s)
+            return job_status(state, declared, None, None, self._stale_s)
         read_s = picture.read_s.get(name)
         age_s = self._now_s() - read_s if read_s is not None else None
-        return job_status(state, known, picture.view.jobs.get(name), age_s, self._stale_s)
+        return job_status(state, declared, picture.view.jobs.get(name), age_s, self._stale_s)
 
     def satisfaction(self, view: View) -> float | None:
         """Utility as a share of what the jobs are worth; one that failed has none, one that is not judged yet is left out."""
         got = {name: job.utility for name, job in view.jobs.items() if job.utility is not None}
         got |= {name: 0.0 for name, state in self.states().items() if state.phase in BROKEN}
-        worth = sum(known.worth for name, known in self.known.now().items() if name in got)
+        worth = sum(declared.worth for name, declared in self.declared.now().items() if name in got)
         return sum(got.values()) / worth if worth else None
+
+
+def _standing(age_s: float, trouble: str) -> str:
+    why = f" ({trouble})" if trouble else ""
+    return f"no round has been completed for {show_seconds(age_s)}{why}; readings are stale"

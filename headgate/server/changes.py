@@ -1,11 +1,14 @@
-"""What people changed while the service ran: who, what, when, by which way; in `changes.jsonl` of the home."""
+"""The audit log: who changed what, when, and through which interface; in `changes.jsonl` of the home."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,30 +24,53 @@ class Change:
     at_s: float
     who: str
     via: str
-    """`dashboard`, or `command line` for whatever shows the token."""
+    """`dashboard`, or `command line` for requests with a token."""
     job: str
+    """Empty for a change of tenants and tokens."""
     what: str
     """What was done, as the request had it: `pause`, `share 3`."""
+    address: str = ""
+    """Where the request came from."""
+    tenant: str = ""
+    """Owner of the token that made the change; empty for the operator of the service."""
 
 
 class Changes:
-    """The last changes, oldest first. Owner: its lock; readers keep the tuple that they took."""
+    """The last changes of each tenant, oldest first. Owner: its lock; readers keep the tuple that they took."""
 
     def __init__(self, home: Path, keep: int) -> None:
         self._path, self._keep = home / FILE, keep
         self._lock = threading.Lock()
-        self._kept = tuple(_read(self._path)[-keep:])
+        self._kept = _newest(_read(self._path), keep)
 
     def all(self, job: str | None = None) -> tuple[Change, ...]:
         """All changes, or those of one job."""
         return self._kept if job is None else tuple(change for change in self._kept if change.job == job)
 
+    def seen_by(self, tenant: str | None, since_s: Mapping[str, float] | None) -> tuple[Change, ...]:
+        """All changes, or those that a tenant made, or that were made on its jobs since it has had them."""
+        if tenant is None or since_s is None:
+            return self._kept
+        return tuple(
+            one for one in self._kept if one.tenant == tenant or one.at_s >= since_s.get(one.job, float("inf"))
+        )
+
     def add(self, change: Change) -> None:
         """Keep one more; a disk that is full must not undo what was already done."""
         with self._lock:
-            self._kept = (*self._kept, change)[-self._keep :]
+            self._kept = _newest((*self._kept, change), self._keep)
             with suppress(OSError):
                 files.replace(self._path, *map(_line, self._kept))
+
+
+def _newest(changes: Sequence[Change], keep: int) -> tuple[Change, ...]:
+    """So many of each tenant, and of whoever runs the service: a tenant that changes much must not push out what others did."""
+    found, kept = Counter[str](), []
+    for change in reversed(changes):
+        found[change.tenant] += 1
+        if found[change.tenant] <= keep:
+            kept.append(change)
+    return tuple(reversed(kept))
 
 
 def _line(change: Change) -> bytes:
@@ -62,3 +88,21 @@ def _read(path: Path) -> list[Change]:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             found.append(msgspec.json.decode(line, type=Change))
     return found
+
+
+def described(table: Any) -> str:
+    """A change in a few signs, for whoever reads the list of changes: `intent latency 1s, worth 50; share 3`."""
+    if not isinstance(table, dict):
+        return "change"
+    return "; ".join(_described(str(name), value) for name, value in table.items())
+
+
+def _described(name: str, value: Any) -> str:
+    inner = (
+        ", ".join(f"{key} {_plain(one)}" for key, one in value.items()) if isinstance(value, dict) else _plain(value)
+    )
+    return f"{name.replace('_', ' ')} {inner}"
+
+
+def _plain(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -12,7 +12,7 @@ from headgate.server.changes import Change
 from headgate.server.history import ActionEntry, action_entries
 
 ABOUT_ACTIONS = frozenset({"action", "effect", "symptom"})
-"""Lines of `explain` that an action already tells with all its figures."""
+"""Lines of `explain` that repeat an action and its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def chronicle(
     job: str, rounds: Sequence[RoundRecord], actions: Sequence[RecordedAction], changes: Sequence[Change]
 ) -> list[StoryEntry]:
     """Everything that happened to a job, newest first."""
-    measured = [one for one in explain.told(job, rounds, actions) if one.facts.get("what") not in ABOUT_ACTIONS]
+    measured = [one for one in explain.lines_from(job, rounds, actions) if one.facts.get("what") not in ABOUT_ACTIONS]
     entries = [
         *(
             StoryEntry(line.at_s, str(line.facts.get("what", "measured")), line.text, dict(line.facts))

@@ -39,22 +39,22 @@ class DeadLetters:
         given = {node.dead_letter for node in topology.nodes.values() if node.dead_letter is not None}
         with self._lock:
             self._in_use |= {str(Path(one).absolute()) for one in given}
-            known = self._known()
-            if not self._in_use <= known:
-                self._remember(known | self._in_use)
+            listed = self._listed()
+            if not self._in_use <= listed:
+                self._remember(listed | self._in_use)
 
     def clean(self, now_s: float) -> None:
         """Delete letters that are too old, and forget directories that are empty and unused since the service started."""
         with self._lock:
-            known = self._known()
-        empty = {folder for folder in known if not _cleaned(Path(folder), now_s - self._keep_s)}
+            listed = self._listed()
+        empty = {folder for folder in listed if not _cleaned(Path(folder), now_s - self._keep_s)}
         with self._lock:
-            known = self._known()
-            left = known - (empty - self._in_use)
-            if left != known:
+            listed = self._listed()
+            left = listed - (empty - self._in_use)
+            if left != listed:
                 self._remember(left)
 
-    def _known(self) -> set[str]:
+    def _listed(self) -> set[str]:
         try:
             return set(msgspec.json.decode(self._path.read_bytes(), type=list[str]))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Who gets in: requests to loopback that show the token, or the cookie of a browser that is logged in.
+"""Authentication of requests: by a token, or by the cookie of a browser that is logged in; a tenant reaches only its own jobs.
 
 A web page in the user's browser can reach loopback too. It has neither token nor cookie: the cookie is `SameSite=Strict`, and a request
 that changes something must repeat a secret of its session. A request must also name a loopback host, so that a page whose name was
@@ -16,11 +16,13 @@ from fastapi import Request, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.errors import TooManyLoginsError
 from headgate.server.answers import refusal
+from headgate.server.listening import LOOPBACK
 from headgate.server.metrics import PATH as METRICS
-from headgate.server.sessions import COOKIE, CSRF_HEADER, NAME_HEADER, SAFE_METHODS, Session, Sessions
+from headgate.server.permissions import Owns, refused
+from headgate.server.sessions import COOKIE, CSRF_HEADER, NAME_HEADER, SAFE_METHODS, Identity, Session, Sessions
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 HEALTH, PAGE, ASSETS, SESSION = "/health", "/", "/web/", "/api/v1/session"
 CALLER = "headgate.caller"
 POLICY = (
@@ -41,8 +43,19 @@ HEADERS = {
 class Caller:
     """Who makes a request, and by which way."""
 
-    who: str
+    identity: Identity
     via: str
+    address: str
+
+    @property
+    def who(self) -> str:
+        """The caller in words."""
+        return self.identity.who
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant that the caller is restricted to; None for the operator of the service."""
+        return self.identity.tenant
 
 
 def caller_of(request: Request) -> Caller:
@@ -52,7 +65,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def cookie_name(port: int) -> str:
-    """Browsers share cookies between all ports of a host: each service has a cookie of its own."""
+    """Name of the cookie, with the port: browsers share cookies between all ports of a host."""
     return f"{COOKIE}_{port}"
 
 
@@ -73,11 +86,14 @@ def port_of(scope: Scope) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets through what names a loopback host and is allowed in; health and the empty page need no login."""
+    """Lets through what names a loopback host and is allowed in; health and the empty page need no login.
+
+    Under TLS a request may name any host: a page whose name was pointed here has no certificate for it.
+    """
 
     app: ASGIApp
-    token: str
     sessions: Sessions
+    owns: Owns
     metrics_token: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +104,7 @@ class Gate:
         await (answer or self.app)(scope, receive, _with_headers(send))
 
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
-        if _host(headers.get("host", "")) not in LOOPBACK:
+        if scope["scheme"] != "https" and _host(headers.get("host", "")) not in LOOPBACK:
             return refusal("requests must be made to 127.0.0.1 or localhost", 403)
         if _is_open(scope["method"], scope["path"]):
             return None
@@ -105,35 +121,58 @@ class Gate:
                 " logs in with the link that `headgate ui` opens",
                 401,
             )
-        return _refused_session(scope, headers, session)
+        return _refused_session(headers, scope["method"], session) or self._refused_caller(
+            scope, session.identity, "dashboard"
+        )
 
     def _refused_token(self, scope: Scope, headers: Headers) -> Response | None:
         scheme, _, given = headers["authorization"].partition(" ")
-        if scheme.lower() != "bearer" or not self._opens(given, scope["path"]):
-            return refusal(
-                "the request needs the header Authorization: Bearer TOKEN, with the token of the home directory", 401
-            )
-        scope[CALLER] = Caller(headers.get(NAME_HEADER, "") or "token", "command line")
+        if scheme.lower() == "bearer" and self._opens_metrics(given, scope["path"]):
+            return self._refused_caller(scope, Identity("metrics token"), "command line")
+        found = self.sessions.identify(given, headers.get(NAME_HEADER, "")) if scheme.lower() == "bearer" else None
+        if found is None:
+            return self._wrong_token(address_of(scope))
+        return self._refused_caller(scope, found, "command line")
+
+    def _wrong_token(self, address: str) -> Response:
+        """A valid token is always accepted: failed logins from an address never lock out valid users of that address."""
+        try:
+            self.sessions.failed.check(address)
+        except TooManyLoginsError as error:
+            return refusal(str(error), 429)
+        self.sessions.failed.add(address)
+        return refusal(
+            "the request needs the header Authorization: Bearer TOKEN, with the token of the home directory, or a token"
+            " of a tenant that is neither expired nor revoked",
+            401,
+        )
+
+    def _opens_metrics(self, given: str, path: str) -> bool:
+        token = self.metrics_token
+        return path == METRICS and token is not None and secrets.compare_digest(given.encode(), token.encode())
+
+    def _refused_caller(self, scope: Scope, identity: Identity, via: str) -> Response | None:
+        scope[CALLER] = Caller(identity, via, address_of(scope))
+        if identity.tenant is None:
+            return None
+        found = refused(identity.tenant, identity.role, scope["method"], scope["path"], self.owns)
+        return refusal(found.sentence, found.code) if found is not None else None
+
+
+def _refused_session(headers: Headers, method: str, session: Session) -> Response | None:
+    given = headers.get(CSRF_HEADER, "")
+    if method in SAFE_METHODS or secrets.compare_digest(given.encode(), session.csrf.encode()):
         return None
-
-    def _opens(self, given: str, path: str) -> bool:
-        tokens = [self.token]
-        if path == METRICS and self.metrics_token is not None:
-            tokens.append(self.metrics_token)
-        return any(secrets.compare_digest(given.encode(), token.encode()) for token in tokens)
+    return refusal("the request needs the header X-CSRF-Token of its session; reload the page", 403)
 
 
-def _refused_session(scope: Scope, headers: Headers, session: Session) -> Response | None:
-    if scope["method"] not in SAFE_METHODS:
-        given = headers.get(CSRF_HEADER, "")
-        if not secrets.compare_digest(given.encode(), session.csrf.encode()):
-            return refusal("the request needs the header X-CSRF-Token of its session; reload the page", 403)
-    scope[CALLER] = Caller(session.who, "dashboard")
-    return None
+def address_of(scope: Scope) -> str:
+    """Where a request came from."""
+    return str((scope.get("client") or ("", 0))[0])
 
 
 def _is_open(method: str, path: str) -> bool:
-    """Whether anybody may ask: for health, because whatever restarts services has no token; for the page, which holds no data."""
+    """Whether a request needs no login: health checks of supervisors have no token, and the page holds no data."""
     return method == "GET" and (path in (HEALTH, PAGE, SESSION) or path.startswith(ASSETS))
 
 

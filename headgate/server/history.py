@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headgate.ports import Effect, JobRecord, Journal, RecordedAction, RoundRecord
+from headgate.ports import Effect, JobRecord, Past, RecordedAction, RoundRecord
 
 Values = list[float | None]
 
@@ -80,13 +80,13 @@ class ActionEntry:
     effect: EffectEntry | None
 
 
-def utility_series(journal: Journal, since_s: float, points: int) -> UtilitySeries:
+def utility_series(journal: Past, since_s: float, points: int) -> UtilitySeries:
     """Total utility over time."""
     rounds = journal.sampled(since_s, points, ())
     return UtilitySeries([one.at_s for one in rounds], [one.score for one in rounds], [one.max_score for one in rounds])
 
 
-def job_series(journal: Journal, since_s: float, points: int) -> tuple[list[float], dict[str, JobSeries]]:
+def job_series(journal: Past, since_s: float, points: int) -> tuple[list[float], dict[str, JobSeries]]:
     """Times, and by job what was measured at each of them."""
     rounds = journal.sampled(since_s, points)
     names = dict.fromkeys(name for one in rounds for name in one.jobs)

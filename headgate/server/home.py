@@ -28,6 +28,8 @@ class Address:
 
     url: str
     pid: int
+    certificate: str | None = None
+    """File with the certificate that the service shows; None without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Home:
 
     @property
     def lock(self) -> Path:
-        """Held by the service that runs here."""
+        """The lock that the running service holds."""
         return self.path / "lock"
 
     # -- the service's side
@@ -128,9 +130,10 @@ class Home:
         return token
 
     @contextmanager
-    def announced(self, url: str) -> Iterator[Callable[[], None]]:
+    def announced(self, url: str, certificate: Path | None = None) -> Iterator[Callable[[], None]]:
         """Say where the service answers while it does; yields what writes this again if the file was lost."""
-        content = msgspec.json.encode(Address(url, os.getpid()))
+        shown = str(certificate.absolute()) if certificate is not None else None
+        content = msgspec.json.encode(Address(url, os.getpid(), shown))
         files.replace(self.address, content)
 
         def announce() -> None:
@@ -171,7 +174,7 @@ def user_name() -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """What is in a file; None if there is none, or a link, which anybody may have put there."""
+    """The content of a file; None without a file, or for a link, which another user may have put there."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             return file.read()

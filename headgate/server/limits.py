@@ -1,4 +1,4 @@
-"""What the API takes at most: open connections, time for a request to be complete, bytes of a body."""
+"""Limits of the API: open connections, time until a request is complete, bytes of a body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hosts left although no release was decided: they died, never came up, or lost their connection."""
+"""Hosts that left without a release: they died, never came up, or lost their connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LostHosts:
 
     _seen: frozenset[str] = frozenset()
     _releasing: frozenset[str] = frozenset()
-    _told: frozenset[str] = frozenset()
+    _counted: frozenset[str] = frozenset()
     """Hosts that were counted and whose leases are not over."""
 
     def count(self, hosts: Iterable[HostReading], leases: LeasesStatus | None) -> int:
@@ -29,9 +29,9 @@ class LostHosts:
             _in(leased, *HostPhase),
         )
         gone = self._seen - seen - self._releasing - releasing
-        lost = (gone | failed) - self._told
+        lost = (gone | failed) - self._counted
         self._seen, self._releasing = seen, releasing
-        self._told = (self._told | lost) & (failed | (held - seen))
+        self._counted = (self._counted | lost) & (failed | (held - seen))
         return len(lost)
 
 

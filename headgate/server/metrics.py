@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus: what the status board and the tally of rounds know, read at the moment of each scrape.
+"""`/metrics` for Prometheus: the status board and the tally of rounds, read at each scrape.
 
 A value that is not known has no sample; it is never 0. The number of series is bounded: jobs, operators and hosts beyond the settings share
 series labelled `other`, and only where a sum makes sense.
@@ -20,13 +20,13 @@ import headgate
 from headgate.config import ServiceSettings
 from headgate.core.hosts import HostPhase
 from headgate.core.metrics import JobView, capacities
-from headgate.core.model import HOST_KINDS, ActionKind, OperatorReading
+from headgate.core.model import HOST_KINDS, ActionKind, HostReading, OperatorReading
 from headgate.ports import JobPhase
 from headgate.server.board import STALE
 from headgate.server.removed import JOBS as JOBS_FOLDER
 from headgate.server.service import Service
 from headgate.server.state_sizes import StateSizes
-from headgate.server.status import HostStatus, JobStatus, LeasesStatus, Status, Tally
+from headgate.server.status import JobStatus, LeasesStatus, Status, Tally
 
 PATH = "/metrics"
 OTHER = "other"
@@ -189,7 +189,7 @@ CAPACITY = Gauge(
 # -- hosts and money ---------------------------------------------------------------------------------------------------
 
 HOST = ("host",)
-HOST_METRICS: Mapping[Described, Callable[[HostStatus], float | None]] = {
+HOST_METRICS: Mapping[Described, Callable[[HostReading], float | None]] = {
     Gauge("headgate_host_cores", "Cores of the host.", HOST, is_summed=True): lambda host: host.cores,
     Gauge("headgate_host_load", "Lanes that run or want to run on the host.", HOST, is_summed=True): lambda host: (
         host.load
@@ -345,7 +345,7 @@ class Collector:
         yield bounded(OPERATOR_LANES, ((one.labels, one.lanes) for one in readings))
         yield bounded(CAPACITY, ((one.labels, one.capacity) for one in readings))
 
-    def _readings(self, status: Status) -> Iterator[_Operator]:
+    def _readings(self, status: Status) -> Iterator[_OperatorSample]:
         picture, labels = self._service.board.picture(), self._job_labels(status)
         view = picture.view if picture is not None else None
         for name, job in status.jobs.items():
@@ -369,7 +369,7 @@ class Collector:
 
 
 @dataclass(frozen=True, slots=True)
-class _Operator:
+class _OperatorSample:
     """One operator of a running job."""
 
     labels: Labels
@@ -378,15 +378,15 @@ class _Operator:
     capacity: float | None
 
 
-def _operators_of(job: JobView, labels: Labels, most: int) -> Iterator[_Operator]:
+def _operators_of(job: JobView, labels: Labels, most: int) -> Iterator[_OperatorSample]:
     if job.span is None:
         return
     busy, lanes = capacities(job.job.graph, job.span), job.allocation.lanes
     readings = job.span.last.reading.operators
     for name, label in own_series(readings, most).items():
-        # A fused operator has no lanes: its time counts in the operator before it, and nothing is known of its own.
-        known = busy.get(name) if readings[name].busy_s else None
-        yield _Operator((*labels, label), readings[name], lanes.get(name), known)
+        # A fused operator has no lanes: its time counts in the operator before it, and its own time is not known.
+        busy_s = busy.get(name) if readings[name].busy_s else None
+        yield _OperatorSample((*labels, label), readings[name], lanes.get(name), busy_s)
 
 
 def _single(metric: Described, value: float | None) -> Metric:

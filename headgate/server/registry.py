@@ -17,6 +17,15 @@ from headgate.jobfile import JobRequest
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job asks of the quotas of its tenant."""
+
+    lanes: int
+    share: int
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     """A job as it was asked for, and what was changed since."""
 
@@ -28,10 +37,27 @@ class Registered:
     """Fields of the intent that were changed."""
     share: int | None = None
     read_limit: int | None = None
+    removed_s: float | None = None
+    """When it was removed; None while it is a job of the service."""
+    since_s: float = 0.0
+    """Since when its tenant has had it: what a job of this name did before may be another tenant's."""
+    granted: Demand | None = None
+    """What its quotas were last checked for: its file may ask for more when it is loaded again. None: never checked."""
+
+    @property
+    def name(self) -> str:
+        """The name that it runs under; a job is registered with it."""
+        assert self.request.name is not None
+        return self.request.name
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that owns it."""
+        return self.request.tenant or "default"
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _RegistryFile:
     jobs: dict[str, Registered]
 
 
@@ -73,7 +99,7 @@ class Registry:
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from None
         try:
-            return msgspec.json.decode(content, type=_File).jobs
+            return msgspec.json.decode(content, type=_RegistryFile).jobs
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return self._rescued(content, str(error))
 
@@ -89,7 +115,7 @@ class Registry:
 
     def _write(self, jobs: dict[str, Registered]) -> None:
         try:
-            files.replace(self.path, msgspec.json.format(msgspec.json.encode(_File(jobs)), indent=2))
+            files.replace(self.path, msgspec.json.format(msgspec.json.encode(_RegistryFile(jobs)), indent=2))
         except OSError as error:
             raise EngineError(f"{self.path}: cannot be written: {error.strerror or error}") from None
         self._jobs = jobs

@@ -9,10 +9,12 @@ finishes the move, or forgets the record, when it starts.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import threading
 import uuid
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,24 +23,15 @@ import msgspec
 
 from headgate import files
 from headgate.core.quantities import did_you_mean, shown
-from headgate.errors import InputError, UnknownJobError
+from headgate.errors import InputError, StateError, UnknownJobError
 from headgate.server.registry import Registered
 
 FOLDER, JOBS = "removed", "jobs"
 RECORD, PLACE = "job.json", "place"
 DELETED = ".deleted"
-"""Ending of what is being deleted: it is no removed job any more."""
+"""Ending of directories that are being deleted."""
 TIME = "%Y%m%dT%H%M%SZ"
 HOUR_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedJobRecord:
-    """A job when it was removed."""
-
-    name: str
-    removed_s: float
-    registered: Registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +45,7 @@ class RemovedJob:
     deleted_s: float
     """When what it kept will be deleted."""
     bytes: int
+    tenant: str = "default"
 
 
 class RemovedJobs:
@@ -70,22 +64,26 @@ class RemovedJobs:
     def all(self) -> list[RemovedJob]:
         """Those that can be restored, oldest first."""
         found = [
-            RemovedJob(record.name, _at(path), record.removed_s, record.removed_s + self._keep_s, _size(path / PLACE))
-            for path, record in self._records()
+            RemovedJob(record.name, _at(path), removed_s, removed_s + self._keep_s, _size(path / PLACE), record.tenant)
+            for path, removed_s, record in self._records()
             if (path / PLACE).exists()
         ]
         return sorted(found, key=lambda one: (one.removed_s, one.name))
 
+    def records(self) -> list[Registered]:
+        """What removed jobs were registered as."""
+        return [record for _, _, record in self._records()]
+
     # -- remove
 
-    def begin(self, name: str, registered: Registered, now_s: float) -> Path:
+    def begin(self, registered: Registered, now_s: float) -> Path:
         """Record that a job is about to be removed; returns where its place goes."""
-        path = self._free(name, now_s)
-        files.replace(path / RECORD, msgspec.json.encode(RemovedJobRecord(name, now_s, registered)))
+        path = self._free(registered.name, now_s)
+        files.replace(path / RECORD, msgspec.json.encode(dataclasses.replace(registered, removed_s=now_s)))
         return path / PLACE
 
     def move(self, name: str, kept: Path) -> None:
-        """Move the place of a job that no engine runs any more."""
+        """Move the directory of a job that the engine has stopped."""
         place = self._jobs / name
         with self._lock:
             place.mkdir(parents=True, exist_ok=True)  # a job that never ran kept nothing, and can be restored too
@@ -99,12 +97,12 @@ class RemovedJobs:
 
     # -- restore
 
-    def find(self, name: str, at: str | None = None) -> tuple[Path, RemovedJobRecord]:
-        """The newest removed job of a name, or the one that was removed at this time."""
-        found = [(path, record) for path, record in self._records() if (path / PLACE).exists()]
-        mine = sorted((record.removed_s, path, record) for path, record in found if record.name == name)
+    def find(self, name: str, at: str | None = None, tenant: str | None = None) -> tuple[Path, Registered]:
+        """The newest removed job of a name, or the one that was removed at this time; of this tenant, if one is given."""
+        found = [one for one in self._records() if (one[0] / PLACE).exists() and tenant in (None, one[2].tenant)]
+        mine = sorted((removed_s, path, record) for path, removed_s, record in found if record.name == name)
         if not mine:
-            names = {record.name for _, record in found}
+            names = {record.name for _, _, record in found}
             raise UnknownJobError(f"there is no removed job {shown(name)}.{did_you_mean(name, names)}")
         fitting = [(path, record) for _, path, record in mine if at is None or _at(path) == at]
         if not fitting:
@@ -132,8 +130,8 @@ class RemovedJobs:
     # -- upkeep
 
     def recover(self, registered: Collection[str]) -> None:
-        """Finish what a service that was killed had begun; `registered` are the jobs on its list."""
-        for path, record in self._records():
+        """Finish the moves of a service that was killed; `registered` are the jobs on its list."""
+        for path, _, record in self._records():
             if (path / PLACE).exists():
                 continue
             if record.name in registered or not (self._jobs / record.name).exists():
@@ -143,10 +141,14 @@ class RemovedJobs:
 
     def expire(self, now_s: float) -> list[str]:
         """Delete what was kept for long enough; returns the names of these jobs."""
-        old = [(path, record) for path, record in self._records() if record.removed_s + self._keep_s <= now_s]
+        from headgate.state.durable import delete_durable  # brings Arrow, which commands start without
+
+        old = [(path, record) for path, removed_s, record in self._records() if removed_s + self._keep_s <= now_s]
         names = [record.name for path, record in old if self._given_up(path)]
         for path in self._folder.glob(f"*{DELETED}"):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(StateError):  # tried again with the next clean-up
+                delete_durable(path / PLACE)
+                shutil.rmtree(path, ignore_errors=True)
         return names
 
     def _given_up(self, path: Path) -> bool:
@@ -157,13 +159,15 @@ class RemovedJobs:
             path.rename(path.with_name(f"{uuid.uuid4().hex}{DELETED}"))
             return True
 
-    def _records(self) -> Iterator[tuple[Path, RemovedJobRecord]]:
+    def _records(self) -> Iterator[tuple[Path, float, Registered]]:
         """A record that cannot be read is left for a person: its place may be all that there is of a job."""
         for path in sorted(self._folder.glob("*@*")):
             try:
-                yield path, msgspec.json.decode((path / RECORD).read_bytes(), type=RemovedJobRecord)
+                record = msgspec.json.decode((path / RECORD).read_bytes(), type=Registered)
             except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
                 continue
+            if record.removed_s is not None and record.request.name is not None:
+                yield path, record.removed_s, record
 
     def _free(self, name: str, now_s: float) -> Path:
         at_s = now_s

@@ -1,4 +1,4 @@
-"""A service from its start to its clean end: jobs, engine, API, loop, signals. Whoever runs it holds the lock of its home."""
+"""A service from its start to its clean end: jobs, engine, API, loop, signals. The caller holds the lock of the home."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ from typing import Protocol
 from headgate import clock, files
 from headgate.alerts import ALERT
 from headgate.config import HostSettings, ServiceSettings, SparkSettings, snapshots_needed
+from headgate.core.hosts import HostPlace, HostSource
 from headgate.core.quantities import about
 from headgate.errors import EngineLostError, HeadgateError, IntentError, JournalDamagedError, NeedsSparkError
 from headgate.health.policies import check_policy
 from headgate.hosts.landlord import Landlord
 from headgate.hosts.planners import SharedSlots
-from headgate.hosts.provision import Terms
+from headgate.hosts.provision import ProvisionerName, Terms
+from headgate.hosts.reserved import ReservedSlots
 from headgate.jobfile import JobRequest
 from headgate.journal import SIDE_FILES, SqliteJournal
 from headgate.ports import HostPool, Jobs
-from headgate.server.api import login_path
 from headgate.server.app import app_of, listen, served
 from headgate.server.home import Home, user_name
+from headgate.server.jobs import Built, by_name
+from headgate.server.listening import Tls, check_listening
+from headgate.server.login_routes import login_path
 from headgate.server.registry import Registry
-from headgate.server.service import Built, Loop, Service, Watcher, by_name
+from headgate.server.service import Loop, Service, Watcher
+from headgate.server.sessions import Identity
 from headgate.server.status import Summary, summary
 from headgate.server.supervise import ServiceStart
-from headgate.spark.jobloader import build
+from headgate.spark.processes.jobloader import build
 from headgate.topology import Topology
 
 PRIVATE_UMASK = 0o077
@@ -64,6 +69,8 @@ class ClusterPool(HostPool, Protocol):
 
 
 OpenPool = Callable[[Path, HostSettings], ClusterPool]
+MACHINES = "machines"
+"""Where the pool of a command has its files, in the directory of hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +83,16 @@ class Plan:
     spark: SparkSettings
     master: str | None = None
     port: int = 0
+    address: str = "127.0.0.1"
+    """What the API listens on; another machine reaches it only under TLS."""
+    tls: Tls | None = None
     for_s: float | None = None
-    """End by itself after so long; None: never."""
+    """End the service after this time, in seconds; None: never."""
     hosts: Terms | None = None
-    """Lease hosts of this machine on these terms; None: run on what is there."""
+    """Lease hosts on these terms; None: run on what is there."""
+    host_source: HostSource = field(default_factory=HostSource)
+    provisioner: ProvisionerName | None = None
+    """The baseline that decides about lanes and hosts; None: Headgate does, by intents."""
     service: ServiceSettings = field(default_factory=ServiceSettings)
     life: ServiceStart = field(default_factory=ServiceStart)
 
@@ -128,7 +141,7 @@ def run(
 ) -> Summary:
     """Run until a signal asks to stop or the time is over; returns the outcome."""
     try:
-        return _run(plan, open_engine, watcher, stop or StopRequest(), open_pool or _open_pool)
+        return _run(plan, open_engine, watcher, stop or StopRequest(), open_pool or partial(_open_pool, plan))
     except HeadgateError as error:
         if plan.life.begun_s is None or isinstance(error, EngineLostError):
             raise
@@ -139,9 +152,10 @@ def run(
 def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: StopRequest, open_pool: OpenPool) -> Summary:
     with ExitStack() as stack:
         plan.home.create()
-        # Journal, state and logs hold what rows hold: they are for their user alone, whoever writes them.
+        # Journal, state and logs may contain rows, so only their user may read them.
         stack.callback(os.umask, os.umask(PRIVATE_UMASK))
         stack.enter_context(_own_signals(stop))
+        check_listening(plan.address, plan.tls)
         registry = Registry(plan.home.jobs)
         requests = _requests(plan, registry)
         limit_s = plan.loop.settings.load_job_s
@@ -151,7 +165,7 @@ def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: StopReques
                 with about(f'{request.file}: job "{topology.name}": intent', IntentError):
                     check_policy(topology.intent, plan.loop.user_policies)
         by_name((request, topology) for request, topology in early if topology is not None)
-        listening = stack.enter_context(closing(listen(plan.port)))
+        listening = stack.enter_context(closing(listen(plan.port, plan.address)))
         journal = stack.enter_context(_journal(plan, watcher))
         pool = _pool(plan, open_pool)
         if pool is not None:
@@ -160,13 +174,14 @@ def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: StopReques
         watcher.tell(clock.now_s(), "", "starts Spark")
         engine = stack.enter_context(_closed_unless_lost(_engine(plan, open_engine, pool)))
         if landlord is not None:
-            landlord.occupants = engine
+            landlord.serve(engine)
         stop.listen()
         for policy in plan.loop.user_policies.values():
             stack.callback(policy.close)
         service = Service(engine, registry, journal, plan.loop, watcher, landlord=landlord)
         stack.callback(service.alerts.close)
-        service.start(_built(early, limit_s), only_these=bool(requests))
+        service.prepare(_built(early, limit_s), only_these=bool(requests))
+        stack.enter_context(service.jobs.starts.running(plan.spark.starts_at_once))
         begun_s = time.monotonic()
         plan.life.report(begun_s)  # before it answers: what is asked of it from now on outlives it
         announce = stack.enter_context(_answering(plan, service, listening))
@@ -187,7 +202,7 @@ def _journal(plan: Plan, watcher: Watcher) -> SqliteJournal:
 
 
 def opened(path: Path, window: int, tell: Callable[[str], None]) -> SqliteJournal:
-    """The journal of a service, whatever became of its file: a damaged one is set aside, and a new one begun."""
+    """Open the journal of a service; a damaged file is set aside and replaced by a new journal."""
     try:
         with ExitStack() as stack:
             journal = stack.enter_context(SqliteJournal(path, window=window))
@@ -208,9 +223,15 @@ def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterat
     def tell(text: str) -> None:
         service.watcher.tell(service.now_s(), "", text)
 
-    with served(app, listening, plan.service, tell) as url, plan.home.announced(url) as announce:
+    certificate = plan.tls.certificate if plan.tls is not None else None
+    with (
+        served(app, listening, plan.service, tell, plan.tls) as url,
+        plan.home.announced(url, certificate) as announce,
+    ):
         tell(f"answers at {url}; the token is in {plan.home.token}")
-        tell(f"dashboard: {url}{login_path(app.state.sessions, user_name())} logs in once; `headgate ui` opens it")
+        tell(
+            f"dashboard: {url}{login_path(app.state.sessions, Identity(user_name()))} logs in once; `headgate ui` opens it"
+        )
         yield announce
 
 
@@ -236,25 +257,46 @@ def _close(engine: Jobs) -> None:
 
 def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
     """Where hosts come from. Hosts that a killed service left behind are released if none are wanted."""
+    wanted = None if plan.hosts is None else plan.host_source.place
+    release_left_hosts(plan.home, wanted, open_pool)
     if plan.hosts is None:
-        release_left_hosts(plan.home, open_pool)
         return None
     return open_pool(plan.home.hosts, plan.hosts.settings)
 
 
-def release_left_hosts(home: Home, open_pool: OpenPool | None = None) -> None:
-    """End hosts that a service leased and could not release."""
-    if home.hosts.exists():
-        from headgate.spark.pool import left_behind
+def release_left_hosts(home: Home, wanted: HostPlace | None = None, open_pool: OpenPool | None = None) -> None:
+    """End hosts that a service leased and could not release, unless the service takes over hosts of this kind."""
+    if not home.hosts.exists():
+        return
+    from headgate.spark.hosts.machines import MachinePool, remembered
+    from headgate.spark.hosts.pool import left_behind
 
-        if left_behind(home.hosts):
-            (open_pool or _open_pool)(home.hosts, HostSettings()).close()
+    if wanted is not HostPlace.LOCAL and left_behind(home.hosts):
+        (open_pool or _open_local)(home.hosts, HostSettings()).close()
+    machines = remembered(home.hosts / MACHINES)
+    if wanted is not HostPlace.COMMAND and machines is not None:
+        MachinePool(home.hosts / MACHINES, Path(machines.command), machines.master_url).close()
 
 
-def _open_pool(home: Path, settings: HostSettings) -> ClusterPool:
-    """Processes of this machine; imported late, because most services need none of it."""
+def _open_pool(plan: Plan, home: Path, settings: HostSettings) -> ClusterPool:
+    """Where `--hosts` says; imported late, because most services need none of it."""
+    source, master = plan.host_source, plan.master or ""
+    if source.place is HostPlace.EXECUTORS:
+        from headgate.spark.hosts.executors import ExecutorPool
+
+        return ExecutorPool(master, clock.now_s, settings.lease_wait_s, settings.lane_drain_s)
+    if source.place is HostPlace.COMMAND:
+        from headgate.spark.hosts.machines import Limits, MachinePool
+
+        limits = Limits(settings.command_s, settings.lease_wait_s)
+        return MachinePool(home / MACHINES, Path(source.command), master, clock.now_s, limits)
+    return _open_local(home, settings)
+
+
+def _open_local(home: Path, settings: HostSettings) -> ClusterPool:
+    """Processes of this machine."""
+    from headgate.spark.hosts.pool import LocalPool
     from headgate.spark.logs import Logs
-    from headgate.spark.pool import LocalPool
 
     logs = Logs(settings.host_log_mb, settings.host_log_files)
     return LocalPool(home, clock.now_s, drain_s=settings.lane_drain_s, logs=logs, released_logs=settings.released_logs)
@@ -267,7 +309,11 @@ def _landlord(
     if pool is None or plan.hosts is None:
         return None
     loop = plan.loop
-    planner = SharedSlots(plan.hosts, loop.settings)
+    planner: SharedSlots | ReservedSlots = (
+        SharedSlots(plan.hosts, loop.settings)
+        if plan.provisioner is None
+        else ReservedSlots(plan.provisioner, plan.hosts, loop.settings)
+    )
     landlord = Landlord(pool, planner, journal, lambda at_s, text: watcher.tell(at_s, "", text), loop.observe_only)
     stack.push(partial(_end_hosts, plan, pool, landlord))
     landlord.begin(clock.now_s())
@@ -289,7 +335,7 @@ def _engine(plan: Plan, open_engine: OpenEngine, pool: ClusterPool | None) -> Jo
 
 
 def _built_early(requests: Sequence[JobRequest], limit_s: float) -> list[tuple[JobRequest, Topology | None]]:
-    """Before Spark starts, so that a mistake is told at once; None for a file that asks Spark for something."""
+    """Load a file before Spark starts, so that errors appear at once; None for a file that needs Spark."""
 
     def built(request: JobRequest) -> Topology | None:
         try:

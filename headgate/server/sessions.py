@@ -7,11 +7,13 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.config import ServiceSettings
 from headgate.errors import LoginError, TooManyLoginsError
+from headgate.server.tenants import Role, Tenants, TokenRecord
 
 COOKIE = "headgate_session"
 CSRF_HEADER, NAME_HEADER = "x-csrf-token", "x-headgate-user"
@@ -19,45 +21,92 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 MINUTE_S, HOUR_S = 60.0, 3600.0
 SECRET_BYTES = 32
 MOST_OPEN = 256
-"""Codes, and sessions, that are open at a time; the oldest goes first."""
+"""Codes, and sessions, that a tenant has open at a time; its oldest goes first, and never one of another tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a token or a session belongs to."""
+
+    who: str
+    tenant: str | None = None
+    """None: the operator of the service, who may do everything."""
+    role: Role = Role.OPERATOR
+    token_id: str = ""
+
+
+def identity_of(token: TokenRecord) -> Identity:
+    """Whom a token of a tenant belongs to; a name that a client gives itself proves nothing."""
+    return Identity(f"{token.tenant}, token {token.id}", token.tenant, token.role, token.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """A browser that is logged in."""
 
-    who: str
+    identity: Identity
     csrf: str
     """What a request that changes something must repeat in a header: another site cannot read it."""
     expires_s: float
 
 
+class FailedLogins:
+    """Counts failed logins and wrong tokens by the address that they came from. Owner: its lock."""
+
+    def __init__(self, most: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._now_s = most, now_s
+        self._lock = threading.Lock()
+        self._failures: dict[str, deque[float]] = {}
+
+    def add(self, address: str) -> None:
+        """One more of this address."""
+        with self._lock:
+            self._failures.setdefault(address, deque(maxlen=self._most)).append(self._now_s())
+            _drop_oldest(self._failures, list(self._failures))
+
+    def check(self, address: str) -> None:
+        """Refuse an address that failed too often within a minute."""
+        with self._lock:
+            failures = self._failures.get(address, deque())
+            while failures and failures[0] < self._now_s() - MINUTE_S:
+                failures.popleft()
+            if len(failures) >= self._most:
+                wait_s = failures[0] + MINUTE_S - self._now_s()
+                raise TooManyLoginsError(f"too many logins failed; try again in {max(1, round(wait_s))} s")
+
+
 class Sessions:
     """Codes and sessions of one run of a service; they end with it. Owner: its lock."""
 
-    def __init__(self, settings: ServiceSettings, token: str, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._token, self._now_s = settings, token, now_s
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        token: str,
+        now_s: Callable[[], float] = time.monotonic,
+        tenants: Tenants | None = None,
+    ) -> None:
+        self._settings, self._token, self._now_s, self._tenants = settings, token, now_s, tenants
+        self.failed = FailedLogins(settings.login_failures, now_s)
         self._lock = threading.Lock()
-        self._codes: dict[bytes, tuple[str, float]] = {}
-        """By hash: for whom, and until when."""
+        self._codes: dict[bytes, tuple[Identity, float]] = {}
+        """By hash of the code: the identity, and the time of expiry."""
         self._sessions: dict[bytes, Session] = {}
-        self._failures: deque[float] = deque()
 
-    def new_code(self, who: str) -> str:
+    def new_code(self, who: Identity) -> str:
         """A code that logs in one browser, once."""
         code = secrets.token_urlsafe(SECRET_BYTES)
         with self._lock:
             self._codes[_hash(code)] = (who, self._now_s() + self._settings.login_link_s)
-            _trim(self._codes)
+            _drop_oldest(self._codes, [key for key, (one, _) in self._codes.items() if one.tenant == who.tenant])
         return code
 
-    def log_in(self, secret: str, name: str = "") -> tuple[str, Session]:
-        """A session for whoever has an unused code, or the token; returns the value of its cookie as well."""
+    def log_in(self, secret: str, name: str = "", address: str = "") -> tuple[str, Session]:
+        """Open a session for an unused login code or a token; returns the value of its cookie, and the session."""
+        self.failed.check(address)
         with self._lock:
-            self._check_failures()
             who = self._identified(secret, name)
             if who is None:
-                self._failures.append(self._now_s())
+                self.failed.add(address)
                 raise LoginError(
                     "the login code is wrong, was used before, or is too old; `headgate ui` makes a new one"
                 )
@@ -65,20 +114,22 @@ class Sessions:
             lasts_s = self._settings.session_h * HOUR_S
             session = Session(who, secrets.token_urlsafe(SECRET_BYTES), self._now_s() + lasts_s)
             self._sessions[_hash(cookie)] = session
-            _trim(self._sessions)
+            own = [key for key, one in self._sessions.items() if one.identity.tenant == who.tenant]
+            _drop_oldest(self._sessions, own)
             return cookie, session
 
-    def _check_failures(self) -> None:
-        while self._failures and self._failures[0] < self._now_s() - MINUTE_S:
-            self._failures.popleft()
-        if len(self._failures) >= self._settings.login_failures:
-            wait_s = self._failures[0] + MINUTE_S - self._now_s()
-            raise TooManyLoginsError(f"too many logins failed; try again in {max(1, round(wait_s))} s")
+    def identify(self, token: str, name: str = "") -> Identity | None:
+        """Whose token it is; None if it is none."""
+        if secrets.compare_digest(token.encode(), self._token.encode()):
+            return Identity(name or "token")
+        found = self._tenants.identify(token) if self._tenants is not None else None
+        return identity_of(found) if found is not None else None
 
-    def _identified(self, secret: str, name: str) -> str | None:
+    def _identified(self, secret: str, name: str) -> Identity | None:
         """Whose secret it is; a code is used up by this."""
-        if secrets.compare_digest(secret.encode(), self._token.encode()):
-            return name or "token"
+        found = self.identify(secret, name)
+        if found is not None:
+            return found
         who, until_s = self._codes.pop(_hash(secret), (None, 0.0))
         return who if self._now_s() < until_s else None
 
@@ -86,7 +137,14 @@ class Sessions:
         """The session of a browser; None if it has none, or it is over."""
         with self._lock:
             session = self._sessions.get(_hash(cookie))
-            return session if session is not None and self._now_s() < session.expires_s else None
+            return session if session is not None and self._is_valid(session) else None
+
+    def _is_valid(self, session: Session) -> bool:
+        return self._now_s() < session.expires_s and self.holds(session.identity)
+
+    def holds(self, who: Identity) -> bool:
+        """Whether the token that somebody showed, or opened a session with, is neither revoked nor expired."""
+        return not who.token_id or (self._tenants is not None and self._tenants.valid(who.token_id))
 
     def log_out(self, cookie: str) -> None:
         """End a session."""
@@ -99,6 +157,7 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _trim(table: dict[bytes, object] | dict[bytes, tuple[str, float]] | dict[bytes, Session]) -> None:
-    while len(table) > MOST_OPEN:
-        table.pop(next(iter(table)))
+def _drop_oldest(table: dict[Any, Any], keys: Sequence[Any]) -> None:
+    """Leave the newest of these keys, which are in the order of the table."""
+    for key in keys[:-MOST_OPEN]:
+        del table[key]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from headgate.state.inspect import checkpoint_of
+from headgate.errors import StateDamagedError
+from headgate.state.checkpoint import SNAPSHOTS
+from headgate.state.durable import durable_of
+from headgate.state.inspect import KEYED, checkpoint_of
 
 SPEND_S = 0.03
 """After this time, a scrape leaves the jobs that are still to be counted to the next one."""
@@ -17,27 +21,52 @@ class StateSizes:
 
     def __init__(self, jobs: Path, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._jobs, self._keep_s, self._clock = jobs, keep_s, clock
-        self._known: dict[str, tuple[float, int | None]] = {}
+        self._measured: dict[str, tuple[float, int | None]] = {}
         """When each job was counted, and what was found."""
 
     def of(self, names: Iterable[str]) -> dict[str, int]:
-        """What is known of these jobs; a job without keyed state, or that was not counted yet, is left out."""
+        """What is measured of these jobs; a job without keyed state, or that was not counted yet, is left out."""
         begun_s, wanted = self._clock(), dict.fromkeys(names)
-        known = {name: found for name, found in self._known.items() if name in wanted}
-        for name in sorted(wanted, key=lambda name: known.get(name, (-self._keep_s, None))[0]):
+        measured = {name: found for name, found in self._measured.items() if name in wanted}
+        for name in sorted(wanted, key=lambda name: measured.get(name, (-self._keep_s, None))[0]):
             now_s = self._clock()
             if now_s - begun_s >= SPEND_S:
                 break
-            if name not in known or now_s - known[name][0] >= self._keep_s:
-                known[name] = (now_s, _bytes(self._jobs / name))
-        self._known = known
-        return {name: size for name, (_, size) in known.items() if size is not None}
+            if name not in measured or now_s - measured[name][0] >= self._keep_s:
+                measured[name] = (now_s, _bytes(self._jobs / name))
+        self._measured = measured
+        return {name: size for name, (_, size) in measured.items() if size is not None}
+
+
+def slice_bytes(job: Path) -> dict[str, dict[int, int]]:
+    """By operator and slice, the size of the newest snapshot; a job whose state is not on this disk has none."""
+    found = {path.name: _snapshots(_folder(job, path.name) / SNAPSHOTS) for path in (job / KEYED).glob("*")}
+    return {name: sizes for name, sizes in found.items() if sizes}
+
+
+def _snapshots(folder: Path) -> dict[int, int]:
+    sizes = {}
+    for path in folder.glob("*"):
+        newest = max(path.glob("*.state"), default=None)
+        with suppress(OSError, ValueError):  # clean-up may delete a snapshot at any time
+            if newest is not None:
+                sizes[int(path.name)] = newest.stat().st_size
+    return sizes
 
 
 def _bytes(job: Path) -> int | None:
     """Of all operators; None without keyed state. Files that are deleted meanwhile do not count."""
-    operators = [path.name for path in (job / "keyed").glob("*") if checkpoint_of(job, path.name).is_dir()]
-    return sum(_size(checkpoint_of(job, name)) for name in operators) if operators else None
+    folders = [folder for path in (job / KEYED).glob("*") if (folder := _folder(job, path.name)).is_dir()]
+    return sum(map(_size, folders)) if folders else None
+
+
+def _folder(job: Path, operator: str) -> Path:
+    """A folder on this disk; of state in an object store, one that does not exist."""
+    with suppress(StateDamagedError):
+        durable = durable_of(job)
+        if "://" not in durable:
+            return checkpoint_of(Path(durable), operator)
+    return checkpoint_of(job, operator)
 
 
 def _size(folder: Path) -> int:

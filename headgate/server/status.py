@@ -1,4 +1,4 @@
-"""What a service tells about itself: one frozen picture, the same for the API, the command line and scripts.
+"""The status of a service as frozen data, the same for the API, the command line and scripts.
 
 A job has all that a round of the journal says of it (`ports.JobRecord`), and what only a running service knows.
 """
@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
-from headgate.core.model import Action, Outcome
+from headgate.core.model import Action, HostReading, Outcome
 from headgate.core.quantities import show_seconds
 from headgate.hosts.landlord import Landlord
 from headgate.hosts.leases import Bill
 from headgate.hosts.records import HostNote
 from headgate.ports import JobPhase, JobState, LatencyRecord, latency_record
 from headgate.screen import intents_met
+from headgate.server.tenants import Quota
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job, whatever its state; None where nothing is measured."""
+    """One job in any state; None where nothing is measured."""
 
     state: str
     reason: str
@@ -48,10 +49,12 @@ class JobStatus:
     epochs: int | None = None
     lanes: dict[str, int] = field(default_factory=dict)
     pace_s: float | None = None
+    raised_share: int | None = None
+    """Weight that the scheduler gave the job in place of the declared one; None: the declared weight applies."""
     age_s: float | None = None
     """Age of the reading that all this was measured on; None if the job was never read."""
     stale: bool = False
-    """Whether that reading is too old to judge the job by; `met` and `utility` are then not known."""
+    """Whether that reading is too old to judge the job by; `met` and `utility` are then not declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +68,6 @@ class ActionStatus:
     cause: str
     applied: bool
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HostStatus:
-    """A host: what it has, what runs or waits there, and whether it is heard of."""
-
-    name: str
-    cores: float
-    load: float | None
-    """Threads that run or want to run; on another machine, the tasks that run or wait for a slot."""
-    memory_used: float | None
-    slots: float | None = None
-    running: float | None = None
-    """Tasks that run, on average over the last round."""
-    waiting: float | None = None
-    """Tasks that are ready and have no slot."""
-    pressure: float | None = None
-    """Share of the time in which a process waited for a core; None where it cannot be read."""
-    silent_s: float | None = None
-    """Seconds since its last heartbeat; None without heartbeats."""
-    suspect: bool = False
-    """It has been silent for too long: jobs with lanes there are not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +94,33 @@ class LeasesStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What jobs take; the same limits as a quota has."""
+
+    jobs: int = 0
+    lanes: int = 0
+    share: int = 0
+    memory_mb: float = 0.0
+    state_mb: float = 0.0
+    worth: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantStatus:
+    """A tenant: what its jobs take and earn, what they cost, and its limits."""
+
+    usage: Usage
+    quota: Quota
+    weight: float
+    utility: float
+    satisfaction: float | None
+    """Utility as a share of the worth of its jobs that are judged; None if none is."""
+    cost: float
+    """Its part of the bill for leased hosts."""
+    jobs_met: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """Everything at one moment."""
 
@@ -126,7 +134,7 @@ class Status:
     decision: str
     jobs: dict[str, JobStatus]
     actions: tuple[ActionStatus, ...]
-    hosts: tuple[HostStatus, ...]
+    hosts: tuple[HostReading, ...]
     advice: tuple[str, ...]
     leases: LeasesStatus | None = None
     """None if no hosts are leased: Spark is embedded, or another operator's cluster."""
@@ -134,6 +142,8 @@ class Status:
     """How many jobs meet their intents, and what became of the others."""
     problem: str = ""
     """What a person should look at, in a sentence: jobs that do not run, stale readings, a loop that stands still."""
+    tenants: dict[str, TenantStatus] = field(default_factory=dict)
+    """What the jobs of each tenant take, earn and cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,38 +170,43 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a service knows of a job apart from its measurements."""
+class DeclaredJob:
+    """What a job declares: who it belongs to, and what it should achieve."""
 
     tenant: str
     intent: Intent | None
     """None if its file could not be loaded."""
+    lanes: int = 0
+    """Lanes that it starts with, of all operators together."""
 
     @property
     def worth(self) -> float:
-        """What it is worth when its intent is met; nothing as long as that is not known."""
+        """What it is worth when its intent is met; nothing as long as that is not declared."""
         return self.intent.worth if self.intent is not None else 0.0
 
 
-def job_status(state: JobState, known: Known, view: JobView | None, age_s: float | None, stale_s: float) -> JobStatus:
+def job_status(
+    state: JobState, declared: DeclaredJob, view: JobView | None, age_s: float | None, stale_s: float
+) -> JobStatus:
     """A job in its state; measured if it runs, and judged if its reading is not older than `stale_s`."""
-    intent = known.intent
-    told = JobStatus(
+    intent = declared.intent
+    status = JobStatus(
         state=state.phase.value,
         reason=state.reason,
         since_s=state.since_s,
-        tenant=known.tenant,
+        tenant=declared.tenant,
         intent=intent.describe() if intent is not None else "",
-        worth=known.worth,
-        share=state.share,
+        worth=declared.worth,
+        share=state.raised_share or state.share,
+        raised_share=state.raised_share,
         read_limit=state.read_limit,
         latency_intent_s=intent.latency_s if intent is not None else None,
         juice_intent=intent.juice if intent is not None else None,
     )
     if view is None:
-        return told
+        return status
     stale = age_s is not None and age_s > stale_s
-    return dataclasses.replace(_measured(told, unjudged(view) if stale else view), age_s=age_s, stale=stale)
+    return dataclasses.replace(_measured(status, unjudged(view) if stale else view), age_s=age_s, stale=stale)
 
 
 def unjudged(job: JobView) -> JobView:
@@ -218,10 +233,10 @@ def problem_of(jobs: Mapping[str, JobStatus]) -> str:
     return ", ".join(broken)
 
 
-def _measured(told: JobStatus, view: JobView) -> JobStatus:
+def _measured(status: JobStatus, view: JobView) -> JobStatus:
     reading = view.span.last.reading if view.span is not None else None
     return dataclasses.replace(
-        told,
+        status,
         met=view.met,
         utility=view.utility,
         latency_s=view.latency_s,
@@ -240,27 +255,6 @@ def action_status(at_s: float, action: Action, outcome: Outcome | None) -> Actio
     """An action and what became of it."""
     applied, detail = (outcome.applied, outcome.detail) if outcome is not None else (False, "")
     return ActionStatus(at_s, action.job, action.kind.value, action.what, action.cause.text, applied, detail)
-
-
-def hosts_of(view: View | None) -> tuple[HostStatus, ...]:
-    """The hosts of the last round."""
-    if view is None:
-        return ()
-    return tuple(
-        HostStatus(
-            host.name,
-            host.cores,
-            host.load,
-            host.memory_used,
-            host.slots,
-            host.running,
-            host.waiting,
-            host.pressure,
-            host.silent_s,
-            host.suspect,
-        )
-        for host in view.hosts
-    )
 
 
 def silence_of(view: View | None, age_s: float) -> str:
@@ -317,7 +311,7 @@ class Tally:
 
     @property
     def satisfaction(self) -> float | None:
-        """Mean over the rounds in which it was known."""
+        """Mean over the rounds in which it was declared."""
         return self._satisfaction / self._satisfaction_rounds if self._satisfaction_rounds else None
 
 

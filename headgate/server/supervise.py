@@ -39,7 +39,7 @@ _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
 
 @dataclass(frozen=True, slots=True)
 class ServiceStart:
-    """What a service is told about itself: which start of it this is, and since when its loop has turned."""
+    """What the parent passes to a service: the number of its start, and when its loop began."""
 
     number: int = 1
     begun_s: float | None = None
@@ -109,12 +109,12 @@ class Supervisor:
     def _note_begun(self, reading: int) -> None:
         os.set_blocking(reading, False)
         with open(reading, "rb", buffering=0) as pipe:
-            told = pipe.read(_BEGUN.size)
-        if told and self._begun_s is None:
-            self._begun_s = _BEGUN.unpack(told)[0]
+            begun = pipe.read(_BEGUN.size)
+        if begun and self._begun_s is None:
+            self._begun_s = _BEGUN.unpack(begun)[0]
 
     def _starts_again(self, code: int) -> bool:
-        """A first start that fails is told to the person who is there; what ran before is kept running."""
+        """Whether the service starts again. An error of the first start is final: the user reads it; a service that ran is restarted."""
         if self._asked or self._is_over():
             return False
         if code < 0 or code == EngineLostError.exit_code:
@@ -153,7 +153,7 @@ def back_off_s(settings: ServiceSettings, failures: int) -> float:
 
 
 def _forked() -> int:
-    """The process of the service, in a group of its own; 0 in that process, which ends when its parent does."""
+    """Fork the service into its own process group; returns 0 in the service, which ends when its parent ends."""
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -205,7 +205,7 @@ def _clear_up() -> None:
     """What the service started in this session ends: Java, lanes, policies. Hosts have sessions of their own and stay."""
     kill_s = time.monotonic() + LEAVE_S
     asked: set[int] = set()
-    while (left := _left()) and time.monotonic() < kill_s + KILL_S:
+    while (left := _leftover_processes()) and time.monotonic() < kill_s + KILL_S:
         for process in left:
             with suppress(psutil.Error):
                 if time.monotonic() >= kill_s:
@@ -216,7 +216,7 @@ def _clear_up() -> None:
         time.sleep(LOOK_S)
 
 
-def _left() -> list[psutil.Process]:
+def _leftover_processes() -> list[psutil.Process]:
     _reaped(0)
     return [process for process in psutil.Process().children(recursive=True) if _is_ours(process)]
 

@@ -17,8 +17,8 @@ from itertools import pairwise
 
 from headgate.config import Settings
 from headgate.core.intents import Intent
-from headgate.core.metrics import ENOUGH_EPOCHS, Sample, Span
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, Snapshot
+from headgate.core.windows import ENOUGH_EPOCHS, Sample, Span
 from headgate.journal.definitions import JobDefinition, OperatorLimits
 from headgate.loads import Steady
 from headgate.sim import constants
@@ -51,7 +51,7 @@ class Calibrated:
     """By job, why it is left out, in a sentence."""
 
 
-def calibrated(measured: JobMeasurements) -> Calibrated:
+def calibrate(measured: JobMeasurements) -> Calibrated:
     """The scenario of the jobs that have been measured for long enough."""
     spans = {name: _spans(measured.snapshots, name) for name in measured.snapshots[-1].allocation}
     left_out = {name: why for name, found in spans.items() if (why := _why_not(name, found, measured.intents))}
@@ -81,7 +81,7 @@ def _why_not(name: str, spans: Sequence[Span], intents: Mapping[str, Intent]) ->
         return f"{name} does not run in epochs, and only epochs are simulated"
     epochs = sum(map(_epochs, spans))
     if epochs < ENOUGH_EPOCHS:
-        return f"only {epochs} epochs of {name} were measured; {ENOUGH_EPOCHS} are needed"
+        return f"{name} finished {epochs} of the {ENOUGH_EPOCHS} epochs that a model needs"
     return ""
 
 
@@ -125,7 +125,7 @@ class _OperatorFit:
     lanes: int
     """0: it is fused with its input."""
     row_s: float
-    """Busy seconds per row, whatever they were spent on."""
+    """Busy seconds per row, for processing and waiting together."""
     skew_s: float
     """Seconds per row, of an even share, that the slowest lane takes longer than the others."""
     rows_s: float
@@ -291,7 +291,7 @@ def _cores(hosts: Sequence[HostSpec]) -> float:
 
 
 def _spec(name: str, fit: _JobFit, shares: _CoreShares, measured: JobMeasurements) -> JobSpec:
-    allocation = measured.snapshots[-1].allocation[name]
+    allocation, reading = measured.snapshots[-1].allocation[name], measured.snapshots[-1].jobs.get(name)
     definition = measured.definitions.get(name)
     limits = definition.operators if definition is not None else {}
     tasks_s = sum(_tasks_s(fit, allocation, shares)) / _slots(_hosts(measured.snapshots))
@@ -307,6 +307,8 @@ def _spec(name: str, fit: _JobFit, shares: _CoreShares, measured: JobMeasurement
             constants.EPOCH_FIXED_CORES_S * shares.fixed,
             constants.TASK_CORES_S * shares.fixed,
         ),
+        share=(reading.share if reading is not None else None) or 1,
+        tenant_weight=definition.tenant_weight if definition is not None else 1.0,
     )
 
 

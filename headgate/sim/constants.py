@@ -53,11 +53,17 @@ LEAST_SPEED: Final = 0.1
 
 # -- epoch model (one micro-batch after another, as in Spark)
 EPOCH_FIXED_S: Final = 0.13
-"""Time that an epoch takes whatever its size: planning, offsets, commit."""
+"""Fixed time of an epoch: planning, offsets, commit."""
 EPOCH_FIXED_CORES_S: Final = 0.16
-"""Core seconds that an epoch takes whatever its size."""
+"""Fixed core seconds of an epoch."""
 TASK_CORES_S: Final = 0.004
 """Core seconds to launch one task."""
+EPOCH_SLOTS_PER_CORE: Final = 4
+"""Tasks that a host runs at once for each of its cores, for a scenario that was written for threads: many tasks only wait."""
+EPOCH_LATENCY_TIMES: Final = 50.0
+"""Latency intents of a scenario that was written for threads are this many times longer in epochs: 3 s instead of 60 ms."""
+PHASE_SLACK: Final = 0.1
+"""Share of its pace by which an epoch starts earlier than due at most, when fewer other jobs start epochs."""
 LONGEST_EPOCH_S: Final = 5.0
 """An epoch reads no more rows than take this long, beyond its fixed time."""
 FIRST_EPOCH_ROWS: Final = 10000.0

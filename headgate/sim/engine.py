@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headgate.core.model import Action, HostReading, Job, JobAllocation, JobReading, Outcome, Snapshot
+from headgate.core.model import Action, EpochTiming, HostReading, Job, JobAllocation, JobReading, Outcome, Snapshot
 from headgate.sim import constants
 from headgate.sim.spec import Event, Jitter, JobSpec, Scenario
 
@@ -70,6 +70,10 @@ class SimulatedEngine(ABC):
             allocation=dict(self._allocation),
             hosts=self._host_readings() if self._linked else (),
         )
+
+    def epochs(self, job: str) -> tuple[EpochTiming, ...]:
+        """Only the epoch model has epochs."""
+        return ()
 
     def apply(self, action: Action) -> Outcome:
         """Set new allocations; a job whose allocation stays as it is does not notice."""

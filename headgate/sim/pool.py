@@ -1,4 +1,4 @@
-"""A pool of simulated hosts: they take a while to start, remember images, and now and then never come up."""
+"""A pool of simulated hosts: they need time to start, keep images, and sometimes never come up."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SimulatedPool:
             return failed if now_s >= gives_up_s else host
         return dataclasses.replace(host, phase=HostPhase.READY) if ready_s <= now_s + EXACT_S else host
 
-    # -- what the simulated engine tells and asks
+    # -- used by the simulated engine
 
     def ready_s(self, name: str) -> float:
         """When a host will be ready; only the simulator knows it in advance."""

@@ -1,4 +1,4 @@
-"""Run a scenario under a policy and keep what happened: the same controller that drives real jobs, on the simulator."""
+"""Run a scenario under a policy on the simulator, with the controller that drives real jobs, and record the rounds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from headgate.controller import Controller
-from headgate.core.metrics import JobView, View, span_of
+from headgate.core.metrics import JobView, View
 from headgate.core.model import HOST_KINDS, Action, ActionKind
+from headgate.core.windows import span_of
 from headgate.health.isolation.processes import guarded
 from headgate.loads import median_rate
 from headgate.ports import Journal
 from headgate.scheduler.memory import Decision, SearchPhase
 from headgate.scheduler.policies import Headgate, Policy, Static, policy_named
-from headgate.sim.continuous import ContinuousEngine
 from headgate.sim.engine import SimulatedEngine
-from headgate.sim.epochs import EpochEngine
-from headgate.sim.lanes import LaneEngine
+from headgate.sim.models.continuous import ContinuousEngine
+from headgate.sim.models.epochs import EpochEngine
+from headgate.sim.models.lanes import LaneEngine
 from headgate.sim.spec import JobSpec, OperatorSpec, Scenario
 
 Watcher = Callable[[View, Decision, Policy], None]
@@ -150,7 +151,12 @@ def _run(result: Run, policy: Policy, journal: Journal | None, watch: Watcher | 
     scenario = result.scenario
     engine = engine_for(scenario, result.seed)
     controller = Controller(
-        engine, policy, journal, scenario.settings, observe_only, lambda at_s, text: result.alerts.append((at_s, text))
+        engine,
+        policy,
+        journal,
+        scenario.settings,
+        observe_only,
+        lambda at_s, alert: result.alerts.append((at_s, alert.sentence)),
     )
     replayed = Replay(journal)
     held_back = Controller(engine, replayed, None, scenario.settings)
@@ -244,7 +250,7 @@ def note_round(result: Run, view: View, policy: Policy) -> None:
         result.converged_at_s.append(view.at_s)
     result.phases.append(phase)
     result.final = view
-    result.advice = policy.advice(view)
+    result.advice = tuple(alert.sentence for alert in policy.advice(view))
 
 
 def _newest_rows_s(job: JobView) -> float:

@@ -1,4 +1,4 @@
-"""Behind `headgate simulate`: which runs an experiment is made of, and how they are carried out."""
+"""The runs of `headgate simulate`: which runs an experiment has, and how they are executed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from headgate.config import HostSettings
+from headgate.config.settings import describe, host_settings_from, settings_from
 from headgate.core.quantities import choice, show_seconds
 from headgate.errors import InputError
 from headgate.explain import CLOCK_KEY
 from headgate.ports import Journal
-from headgate.settings import describe, host_settings_from, settings_from
-from headgate.sim.bars import Bar, bars
-from headgate.sim.billing import run_leased
-from headgate.sim.report import Runs, Summary, Variants, result, without_logs
+from headgate.sim.changes import with_hours, with_model, with_trace
+from headgate.sim.leased_run import run_leased
+from headgate.sim.reports.bars import Bar, bars
+from headgate.sim.reports.report import Runs, Summary, Variants, result, without_logs
 from headgate.sim.run import Run, Watcher, run
-from headgate.sim.scenario import load_scenario, policies_of, with_hours, with_trace
+from headgate.sim.scenario import load_scenario, policies_of
 from headgate.sim.spec import Scenario, Variant
 
 VIRTUAL_CLOCK = "virtual"
@@ -42,12 +43,16 @@ class Experiment:
     hours: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     observe_only: bool = False
+    model: str | None = None
+    """Another model than that of the scenario."""
 
     def load(self) -> Scenario:
         """The scenario, checked and changed."""
         scenario = load_scenario(self.scenario)
+        if self.model is not None:
+            scenario = with_model(scenario, self.model)
         if self.trace is not None:
-            scenario = _traced(scenario, Path(self.trace))
+            scenario = with_trace(scenario, Path(self.trace))
         if self.hours is not None:
             scenario = with_hours(scenario, self.hours)
         policies = tuple(
@@ -55,7 +60,7 @@ class Experiment:
                 choice(name, "policy", policies_of(scenario.engine)) for name in self.policies or scenario.policies
             )
         )
-        return _long_enough(_changed(scenario, self.settings, policies))
+        return _long_enough(_with_settings(scenario, self.settings, policies))
 
 
 def _long_enough(scenario: Scenario) -> Scenario:
@@ -69,13 +74,10 @@ def _long_enough(scenario: Scenario) -> Scenario:
     return scenario
 
 
-def _traced(scenario: Scenario, path: Path) -> Scenario:
-    variants = tuple(dataclasses.replace(v, scenario=with_trace(v.scenario, path)) for v in scenario.sweep)
-    return dataclasses.replace(with_trace(scenario, path), sweep=variants)
-
-
-def _changed(scenario: Scenario, settings: Mapping[str, str], policies: tuple[str, ...]) -> Scenario:
-    variants = tuple(dataclasses.replace(v, scenario=_changed(v.scenario, settings, policies)) for v in scenario.sweep)
+def _with_settings(scenario: Scenario, settings: Mapping[str, str], policies: tuple[str, ...]) -> Scenario:
+    variants = tuple(
+        dataclasses.replace(v, scenario=_with_settings(v.scenario, settings, policies)) for v in scenario.sweep
+    )
     hosts = {name: value for name, value in settings.items() if scenario.terms is not None and name in HOST_SETTINGS}
     merged = settings_from({k: v for k, v in settings.items() if k not in hosts}, scenario.settings)
     changed = dataclasses.replace(scenario, settings=merged, policies=policies, sweep=variants)
@@ -149,7 +151,7 @@ def runner(scenario: Scenario) -> Callable[..., Run]:
 def run_on(
     scenario: Scenario, policy: str, seed: int, journal: Journal | None, observe_only: bool, watch: Watcher | None
 ) -> Run:
-    """One run; with a journal that was begun before, the whole run all the same."""
+    """One run; with a journal that has a part of the run, the result still covers the whole run."""
     if journal is None:
         return runner(scenario)(scenario, policy, seed, None, watch, observe_only)
     _claim(journal, _about(scenario, seed, policy, observe_only))

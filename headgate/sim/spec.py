@@ -1,4 +1,4 @@
-"""What a scenario says, as frozen data: cluster, jobs, loads, events."""
+"""A scenario as frozen data: cluster, jobs, loads, events."""
 
 from __future__ import annotations
 
@@ -92,11 +92,14 @@ class JobSpec:
     jitter: Jitter = field(default_factory=Jitter)
     epoch_costs: EpochCosts | None = None
     """What its epochs take besides their rows, in the epoch model; None: as those of the scenario."""
+    share: int = 1
+    """Weight of the job when slots are short, in the epoch model."""
+    tenant_weight: float = 1.0
 
     def job(self) -> Job:
         """The job as the controller knows it."""
         operators = (Operator(o.name, o.inputs, o.weight, o.max_lanes) for o in self.operators)
-        return Job(self.name, Graph.of(*operators), self.intent, self.tenant)
+        return Job(self.name, Graph.of(*operators), self.intent, self.tenant, self.tenant_weight)
 
     def allocation(self, paced: bool) -> JobAllocation:
         """What the job starts with."""

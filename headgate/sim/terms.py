@@ -1,16 +1,16 @@
-"""What a scenario file says of hosts that are leased: types, prices, a budget, how to decide."""
+"""Leased hosts in a scenario file: types, prices, a budget, and the provisioner."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from headgate.config.settings import host_settings_from
 from headgate.core.hosts import HostType, OperatorKey
 from headgate.core.quantities import about, check_fields, number, seconds, shown
 from headgate.errors import ScenarioError
 from headgate.hosts.leases import Budget, Need, check_needs
 from headgate.hosts.provision import Terms, check_budget
-from headgate.settings import host_settings_from
 from headgate.sim.spec import Event, JobSpec
 
 Table = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Behind `headgate what-if`: running jobs in the simulator, with another load, other intents or another cluster."""
+"""Predictions of `headgate what-if`: simulates the running jobs with another load, other intents or another cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.errors import InputError, IntentError, UnknownJobError
 from headgate.health.policies import built_in
 from headgate.journal.definitions import JobDefinition, definitions_in, intent_in, settings_in
 from headgate.ports import JobRecord, Journal, RoundRecord
-from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrated
+from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrate
 from headgate.sim.run import Run, run
 from headgate.sim.spec import HostSpec, JobSpec, Scenario
 
@@ -28,7 +28,7 @@ FIELDS = ("latency", "percentile", "juice", "worth", "shape")
 DOUBTFUL = 0.1
 """The model is called doubtful if it misses the satisfaction of today by more than this."""
 MOST_DOUBLINGS = 6
-"""The search gives up at this many doublings of what the cluster has."""
+"""The search ends at this many doublings of the cluster."""
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
@@ -130,24 +130,40 @@ class Answer:
     """The least size that meets all intents; None without a search, or if none does."""
 
 
-def answered(journal: Journal, question: Question) -> Answer:
+def answer_question(journal: Journal, question: Question) -> Answer:
     """Calibrate the simulator from a journal and answer the question."""
     last, measured, notes = _measured(journal)
-    found = calibrated(measured)
+    found = calibrate(measured)
     if not found.scenario.jobs:
         reasons = "; ".join(found.left_out.values()) or "no job runs"
         raise InputError(f"the journal has too little data to simulate its jobs: {reasons}")
     base = dataclasses.replace(found.scenario, duration_s=question.after_s)
-    wanted = changed(base, question.changes, found.left_out)
+    wanted = with_changes(base, question.changes, found.left_out)
     policy = "static" if question.hold else "headgate"
-    modelled = predicted(base, "static").satisfaction
-    now = _recorded(last, base)
-    tried, enough = _searched(wanted, question.until_met, policy)
+    modelled = predict(base, "static").satisfaction
+    now = _recorded_outlook(last, base)
+    tried, enough = _search(wanted, question.until_met, policy)
     if question.until_met is not None:
-        wanted = _sized(wanted, question.until_met, enough if enough is not None else tried[-1].size)
-    then = predicted(wanted, policy)
-    told = (*notes, *_left_out(found), *_doubts(now, modelled))
-    return Answer(now, then, modelled, told, tried, enough)
+        wanted = _with_size(wanted, question.until_met, enough if enough is not None else tried[-1].size)
+    then = predict(wanted, policy)
+    doubts = (*notes, *_left_out(found), *_doubts(now, modelled))
+    return Answer(now, then, modelled, doubts, tried, enough)
+
+
+def summary(answer: Answer) -> dict[str, Any]:
+    """An answer for programs."""
+    return {
+        "now": _outlook_summary(answer.now),
+        "then": _outlook_summary(answer.then),
+        "modelled_now": answer.modelled_now,
+        "tried": [dataclasses.asdict(one) for one in answer.tried],
+        "enough": answer.enough,
+        "notes": list(answer.notes),
+    }
+
+
+def _outlook_summary(outlook: Outlook) -> dict[str, Any]:
+    return {**dataclasses.asdict(outlook), "satisfaction": outlook.satisfaction, "all_met": outlook.all_met}
 
 
 def _left_out(found: Calibrated) -> Iterator[str]:
@@ -198,12 +214,12 @@ def _intents(
     return intents, notes
 
 
-def _recorded(last: RoundRecord, scenario: Scenario) -> Outlook:
-    jobs = {job.name: _job_recorded(last.jobs[job.name]) for job in scenario.jobs if job.name in last.jobs}
+def _recorded_outlook(last: RoundRecord, scenario: Scenario) -> Outlook:
+    jobs = {job.name: _recorded_job_outlook(last.jobs[job.name]) for job in scenario.jobs if job.name in last.jobs}
     return Outlook(jobs, len(scenario.hosts), slots_of(scenario))
 
 
-def _job_recorded(one: JobRecord) -> JobOutlook:
+def _recorded_job_outlook(one: JobRecord) -> JobOutlook:
     lanes = sum(one.lanes.values())
     return JobOutlook(one.intent, one.worth, one.utility, one.latency_s, one.juice, one.met, lanes, one.pace_s)
 
@@ -211,7 +227,7 @@ def _job_recorded(one: JobRecord) -> JobOutlook:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def changed(scenario: Scenario, changes: WhatIfChanges, left_out: Mapping[str, str] | None = None) -> Scenario:
+def with_changes(scenario: Scenario, changes: WhatIfChanges, left_out: Mapping[str, str] | None = None) -> Scenario:
     """The scenario with these changes; a job that it does not have is refused in a sentence."""
     _check_names(scenario, changes, left_out or {})
     jobs = tuple(_changed_job(job, changes) for job in scenario.jobs)
@@ -299,13 +315,13 @@ def _with_own_slots(host: HostSpec, slots: int) -> HostSpec:
 # -- predictions -------------------------------------------------------------------------------------------------------
 
 
-def predicted(scenario: Scenario, policy: str) -> Outlook:
+def predict(scenario: Scenario, policy: str) -> Outlook:
     """All jobs at the end of a run of the scenario."""
     done = run(scenario, policy, SEED)
     if done.final is None:
         least = f"{scenario.settings.round_s:g} s"
         raise InputError(f"{scenario.duration_s:g} s are too short to predict anything; a round takes {least}")
-    jobs = {name: _job_predicted(one) for name, one in done.final.jobs.items()}
+    jobs = {name: _job_outlook(one) for name, one in done.final.jobs.items()}
     return Outlook(jobs, len(scenario.hosts), slots_of(scenario), tuple(_course(done)))
 
 
@@ -314,7 +330,7 @@ def _course(done: Run) -> Iterator[float | None]:
         yield None if math.isnan(value) else value
 
 
-def _job_predicted(one: JobView) -> JobOutlook:
+def _job_outlook(one: JobView) -> JobOutlook:
     lanes = sum(one.allocation.lanes.values())
     intent = one.job.intent.describe()
     return JobOutlook(
@@ -325,12 +341,12 @@ def _job_predicted(one: JobView) -> JobOutlook:
 # -- how large must the cluster be? ------------------------------------------------------------------------------------
 
 
-def _searched(scenario: Scenario, unit: Unit | None, policy: str) -> tuple[tuple[Tried, ...], int | None]:
+def _search(scenario: Scenario, unit: Unit | None, policy: str) -> tuple[tuple[Tried, ...], int | None]:
     if unit is None:
         return (), None
 
     def attempt(size: int) -> Tried:
-        outlook = predicted(_sized(scenario, unit, size), policy)
+        outlook = predict(_with_size(scenario, unit, size), policy)
         return Tried(size, outlook.satisfaction, outlook.all_met)
 
     low = len(scenario.hosts) if unit is Unit.SLOTS else 1
@@ -361,5 +377,5 @@ def _in_order(tried: Mapping[int, Tried]) -> tuple[Tried, ...]:
     return tuple(tried[size] for size in sorted(tried))
 
 
-def _sized(scenario: Scenario, unit: Unit, size: int) -> Scenario:
+def _with_size(scenario: Scenario, unit: Unit, size: int) -> Scenario:
     return (_with_slots if unit is Unit.SLOTS else _with_hosts)(scenario, size)

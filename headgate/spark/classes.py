@@ -1,4 +1,4 @@
-"""Spark's classes in an archive that every JVM maps into memory (class data sharing), which halves the time that Spark takes to start.
+"""Writes an archive of Spark's classes that every JVM maps into memory (class data sharing): Spark starts in half the time.
 
 `python -m headgate.spark.classes` writes the archive beside the installed packages; set-up does so. Java checks the archive at each start
 and ignores one that belongs to another Java or another Spark.

@@ -15,23 +15,39 @@ from typing import TYPE_CHECKING
 from headgate import clock
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
-from headgate.core.model import Action, HostReading, Job, JobAllocation, JobReading, Outcome, Snapshot
+from headgate.core.model import (
+    MOST_SHARE,
+    Action,
+    EpochTiming,
+    HostReading,
+    Job,
+    JobAllocation,
+    JobReading,
+    Outcome,
+    Snapshot,
+)
 from headgate.core.quantities import did_you_mean
 from headgate.errors import EngineError, HeadgateError, InputError
 from headgate.ports import JobPhase, JobState
-from headgate.spark import inflow, pulse, session, tracing
-from headgate.spark.counters import Slices
-from headgate.spark.hosts import Hosts
-from headgate.spark.inflow import ASKED_AT_ONCE
-from headgate.spark.job import RunningJob, Shared
-from headgate.spark.metering import Gateway, TaskRecords
-from headgate.spark.places import AvailableHosts, Places
+from headgate.spark import pulse, session
+from headgate.spark.epochs.phases import Phases
+from headgate.spark.epochs.places import AvailableHosts, Places
+from headgate.spark.hosts.cluster_checks import ClusterChecks, stores_of
+from headgate.spark.hosts.readings import Hosts
+from headgate.spark.hosts.tasks import TaskWatch
+from headgate.spark.jobs.admission import Admission
+from headgate.spark.jobs.context import JobContext, Shared
+from headgate.spark.jobs.job import RunningJob
+from headgate.spark.jobs.standing import About
+from headgate.spark.measuring import inflow, tracing
+from headgate.spark.measuring.busy import BusyTurns
+from headgate.spark.measuring.counters import Slices
+from headgate.spark.measuring.inflow import ASKED_AT_ONCE
+from headgate.spark.measuring.metering import Gateway, TaskRecords
+from headgate.spark.measuring.tracing import NO_TRACES, Traces
 from headgate.spark.pulse import Pulse
 from headgate.spark.reasons import Failure, FailureKind, failure_of, reason_of
-from headgate.spark.standing import About
-from headgate.spark.tasks import TaskWatch
-from headgate.spark.tracing import NO_TRACES, Traces
-from headgate.topology import MOST_SHARE, Topology
+from headgate.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +56,8 @@ SUPERVISE_S = 0.5
 """How often the engine looks whether a query has ended."""
 CALM_S = 10.0
 """A job that was started again counts as running after an epoch, or after this long without a failure."""
+AWAITING_START = (JobPhase.STARTING, JobPhase.RETRYING)
+"""Phases of a job that is to be started, for the first time or again."""
 STOPPED_AT_ONCE = 8
 """Jobs that are stopped side by side."""
 
@@ -47,8 +65,8 @@ STOPPED_AT_ONCE = 8
 def open_engine(
     home: Path, settings: SparkSettings, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkEngine:
-    """An engine on a Spark session of its own: embedded, or on the cluster that `master` names."""
-    traces = tracing.opened(settings)  # before Spark starts, so that a missing package is told at once
+    """Start an engine on a new Spark session: embedded, or on the cluster `master`."""
+    traces = tracing.open_traces(settings)  # before Spark starts, so that a missing package is told at once
     spark = session.start(home, settings, master, extra)
     return SparkEngine(spark, home, settings, embedded=master is None, traces=traces)
 
@@ -74,11 +92,16 @@ class SparkEngine:
         self._numbers = itertools.count()
         self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "headgate-ask")
         self._pulse = Pulse(settings.answer_s)
-        starts = threading.BoundedSemaphore(settings.starts_at_once)
-        self._shared = Shared(spark, Gateway(spark), settings, self._askers, starts, traces)
+        admission, phases = Admission(settings), Phases(settings.phase_slack)
+        one_machine = embedded or session.is_on_this_machine(spark)
+        service = settings.state.checkpoint or str(self._home)
+        stores = stores_of(settings.state.state_dir, service, one_machine)
+        self._shared = Shared(spark, Gateway(spark), settings, self._askers, admission, phases, traces, stores)
         self._records = TaskRecords(spark)
         self._hosts = Hosts(self._records, TaskWatch(spark), embedded, settings.suspect_heartbeats)
         self._places = None if embedded else Places(spark)
+        self._cluster_checks = None if self._places is None else ClusterChecks(spark, self._places, stores, self._names)
+        self._busy_turns = BusyTurns(settings.busy_read_s)
         self._closing = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="headgate-supervisor", daemon=True)
         self._supervisor.start()
@@ -92,9 +115,10 @@ class SparkEngine:
         """Jobs that do not run are not there: they hold up no decision about others."""
         self._check_answers()
         running = self._running()
-        asked = [one for job in running.values() for one in job.inflows.values()]
+        asked = [one for job in running.values() for one in job.inflows.all()]
         inflow.ask_all(asked, self._askers, self._settings.ask_s)
-        readings = {name: self._reading(job) for name, job in running.items()}
+        read = {name: self._reading(running[name]) for name in self._busy_turns.begin(running)}
+        readings = {name: read[name] for name in running}
         allocation = {name: job.allocation for name, job in running.items()}
         hosts = self._host_readings()
         self._check_answers()  # lost in the meantime: what could not be read is no fault of a job
@@ -108,16 +132,22 @@ class SparkEngine:
         if gone:
             return Outcome(False, f"{', '.join(gone)} does not run any more")
         wanted = [(job, action.changes[name]) for name, job in jobs.items() if job is not None]
-        with self._told():
+        with self._errors_as_sentences():
             hosts = set(self._hosts.cores())
         for job, allocation in wanted:
-            beyond = _beyond(job.allocation, allocation, job.slices(), hosts)
-            if beyond:
-                return Outcome(False, f'job "{job.topology.name}": {beyond}')
-        with self._told():
+            refusal = _refusal(job.allocation, allocation, job.slices(), hosts)
+            if refusal:
+                return Outcome(False, f'job "{job.name}": {refusal}')
+        with self._errors_as_sentences():
             for job, allocation in wanted:
                 job.set_allocation(allocation)
         return Outcome(True)
+
+    def epochs(self, job: str) -> tuple[EpochTiming, ...]:
+        self._check_answers()
+        found = self.job(job)
+        with self._errors_as_sentences():
+            return found.timings()
 
     def _running(self) -> dict[str, RunningJob]:
         return {name: job for name, job in self._all().items() if job.phase is JobPhase.RUNNING}
@@ -128,7 +158,7 @@ class SparkEngine:
 
     def _reading(self, job: RunningJob) -> JobReading | None:
         try:
-            found = job.reading(self._records)
+            found = job.reading(self._records, self._busy_turns.take(job.name))
         except Exception as error:  # whatever the gateway raises: the job runs, but could not be read
             job.notices.set(About.READING, f"it could not be read: {reason_of(error)}")
             return None
@@ -147,8 +177,8 @@ class SparkEngine:
             raise EngineError(lost)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What goes wrong with Spark or a disk is told in a sentence; an engine that is lost, as such."""
+    def _errors_as_sentences(self) -> Iterator[None]:
+        """Turn an error of Spark or a disk into one sentence, and report a lost engine."""
         try:
             yield
         except HeadgateError:
@@ -158,7 +188,7 @@ class SparkEngine:
             self._check_answers()
             raise EngineError(reason_of(error)) from error
 
-    # -- jobs come and go
+    # -- jobs start and end
 
     def submit(self, topology: Topology, allocation: JobAllocation | None = None, paused: bool = False) -> None:
         """Start a job where its checkpoint ends, if it has one; what it has is its topology's, or `allocation`.
@@ -166,96 +196,130 @@ class SparkEngine:
         A job that cannot start because of an outage is accepted, and retried until the outage is over.
         """
         self._check_answers()
-        job = self._reserved(topology, allocation)
-        with job.guard:
-            if paused:
-                job.enter(JobPhase.PAUSED)
-                return
-            known = job.place.exists()
-            try:
-                self._start(job)
-            except EngineError:
-                with self._lock:
-                    del self._jobs[topology.name]
-                if not known:
-                    job.forget()
-                raise
+        job = self._reserve(topology, allocation)
+        if paused:
+            job.enter(JobPhase.PAUSED)
+            return
+        known = job.context.place.exists()
+        try:
+            self._start(job)
+        except EngineError:
+            with self._lock:
+                self._jobs.pop(topology.name, None)
+            if not known:
+                job.forget()
+            raise
 
-    def _reserved(self, topology: Topology, allocation: JobAllocation | None) -> RunningJob:
+    def _reserve(self, topology: Topology, allocation: JobAllocation | None) -> RunningJob:
         name = topology.name
         if topology.share > MOST_SHARE:
             raise InputError(f'job "{name}": share is {topology.share}; it is at most {MOST_SHARE}')
         first = topology.allocation(self._settings.first_pace_s)
-        job = RunningJob(self._shared, topology, self.place_of(name), allocation or first, next(self._numbers))
-        job.cluster = self._cluster(job.number)
+        number = next(self._numbers)
+        place = self.place_of(name)
+        cluster = self._cluster(number, topology, place)
+        context = JobContext(self._shared, topology, topology.graph(), place, number, cluster)
+        job = RunningJob(context, allocation or first)
         with self._lock:
             if name in self._jobs:
                 raise InputError(f'there is a job "{name}" already; remove it first, or give this one another name')
             self._jobs[name] = job
             return job
 
-    def _cluster(self, first: int) -> Callable[[], AvailableHosts]:
-        return lambda: AvailableHosts(self._hosts.cores(), self._places, first, self._vacated, self._hosts.started_s)
+    def _cluster(self, first: int, topology: Topology, place: Path) -> Callable[[], AvailableHosts]:
+        """Hosts that have passed the preflight for this job."""
+        checks, hosts = self._cluster_checks, self._hosts
+        if checks is None:
+            return lambda: AvailableHosts(hosts.cores(), None, first, self._vacated, hosts.started_s)
+        needs = checks.needs_of(topology, str(place), self._settings.state)
+
+        def available() -> AvailableHosts:
+            passed = checks.preflight.passed(hosts.cores(), needs)
+            return AvailableHosts(
+                passed.cores, self._places, first, self._vacated, hosts.started_s, problems=passed.problems
+            )
+
+        return available
+
+    def _names(self) -> frozenset[str]:
+        """Jobs that have not ended: those of the engine, and those that it has not been given yet."""
+        return frozenset((*self._all(), *(path.name for path in (self._home / "jobs").glob("*"))))
 
     def _start(self, job: RunningJob) -> None:
         """Raises unless it has started, or will be tried again because what kept it from starting can pass."""
         try:
-            job.start()
+            self._start_unless_changed(job)
         except Exception as error:  # the functions of the user, Spark and the source may raise anything
             self._check_answers()
             failure = failure_of(error)
             if failure.cause is FailureKind.DETERMINISTIC:
-                raise EngineError(f'job "{job.topology.name}": {failure.reason}') from error
-            self._failed(job, failure)
-        else:
-            job.enter(JobPhase.RUNNING)
+                raise EngineError(f'job "{job.name}": {failure.reason}') from error
+            with job.guard:
+                self._failed(job, failure)
+
+    def _start_unless_changed(self, job: RunningJob) -> None:
+        """Start a job, unless it was paused or removed, or the engine closed, in the meantime."""
+        with job.guard:
+            if job.phase not in AWAITING_START or self._closing.is_set():
+                return
+            job.start()
+            if job.phase is JobPhase.STARTING:
+                job.enter(JobPhase.RUNNING)
 
     def remove(self, name: str, keep: bool = False) -> None:
         """Finish the epoch in flight, stop, and forget the job, with all that it kept on disk unless `keep`."""
         self._check_answers()
-        job = self._job(name)
-        with job.guard, self._told():
+        job = self.job(name)
+        with job.guard, self._errors_as_sentences():
             job.enter(JobPhase.PAUSED)
             job.stop()
             with self._lock:
                 self._jobs.pop(name, None)
-            if not keep:
-                job.forget()
+            job.forget(keep)
+            if not keep and self._cluster_checks is not None:
+                self._cluster_checks.remove_leftovers(tuple(self._hosts.cores()))
 
     def pause(self, name: str) -> None:
         """Finish the epoch in flight and stop; rows that arrive from now on wait."""
         self._check_answers()
-        job = self._job(name)
-        with job.guard, self._told():
+        job = self.job(name)
+        with job.guard, self._errors_as_sentences():
             job.enter(JobPhase.PAUSED)
             job.stop()
 
     def resume(self, name: str) -> None:
         """Go on where it was paused, or try again where it failed."""
         self._check_answers()
-        job = self._job(name)
+        job = self.job(name)
         with job.guard:
             if job.phase in (JobPhase.RUNNING, JobPhase.STARTING):
                 return
+            before = job.standing
             job.retries.succeeded()
+            job.enter(JobPhase.STARTING)
+        try:
             self._start(job)
+        except EngineError:
+            with job.guard:
+                job.standing = before
+            raise
 
     def set_intent(self, name: str, intent: Intent) -> None:
-        self._job(name).intent = intent
+        self.job(name).intent = intent
 
     def set_share(self, name: str, share: int) -> None:
         """From the next epoch on."""
         if not 1 <= share <= MOST_SHARE:
             raise InputError(f'job "{name}": share is {share}; it must be from 1 to {MOST_SHARE}')
-        self._job(name).share = share
+        self.job(name).grants.set_share(share)
 
     def set_read_limit(self, name: str, rows: int | None) -> None:
         """From the next epoch on; None: as many as have arrived."""
         if rows is not None and rows < 1:
             raise InputError(f'job "{name}": its read limit is {rows}; it must be at least 1 row')
-        job = self._job(name)
-        with self._told():
-            job.set_read_limit(rows)
+        job = self.job(name)
+        with self._errors_as_sentences():
+            job.grants.set_read_limit(rows)
 
     def vacate(self, host: str) -> None:
         """Lanes and keyed state move away from this host, by Spark's name for it, while jobs go on."""
@@ -275,6 +339,9 @@ class SparkEngine:
     def states(self) -> Mapping[str, JobState]:
         return {name: job.state for name, job in self._all().items()}
 
+    def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
+        return self.job(name).hot_keys()
+
     def lost(self) -> str:
         found = self._pulse.lost()
         if found or self._closing.is_set() or self._supervisor.is_alive():
@@ -289,6 +356,8 @@ class SparkEngine:
         with ThreadPoolExecutor(STOPPED_AT_ONCE) as pool:
             list(pool.map(self._end, self._all().values()))
         self._shared.traces.close()
+        if self._cluster_checks is not None:
+            self._cluster_checks.close()
         self._askers.shutdown(wait=False, cancel_futures=True)
         lost = self._pulse.lost()
         self._pulse.close()
@@ -316,7 +385,8 @@ class SparkEngine:
         """Where a job keeps what it must not forget."""
         return self._home / "jobs" / name
 
-    def _job(self, name: str) -> RunningJob:
+    def job(self, name: str) -> RunningJob:
+        """A job that was submitted and not removed."""
         with self._lock:
             if name not in self._jobs:
                 raise InputError(f'there is no job "{name}".{did_you_mean(name, self._jobs)}')
@@ -330,32 +400,32 @@ class SparkEngine:
             self._free_epochs()
             for job in self._all().values():
                 if not self._pulse.lost():
-                    self._look_at(job)
+                    self._supervise_job(job)
 
     def _free_epochs(self) -> None:
         """Epochs with tasks on a silent host are cancelled: each job plans its epoch again on the other hosts."""
         try:
             stuck = frozenset(self._hosts.stuck()) if not self._pulse.lost() else frozenset()
             for job in self._all().values() if stuck else ():
-                job.attempts.cancel(stuck)
+                job.cancel_epoch(stuck)
         except Exception as error:  # whatever the gateway raises: it is tried again in a moment
             logging.getLogger(__name__).warning("epochs on silent hosts could not be cancelled: %s", reason_of(error))
 
-    def _look_at(self, job: RunningJob) -> None:
+    def _supervise_job(self, job: RunningJob) -> None:
         """A job that is being started or stopped is left alone: its guard is held for as long as that takes."""
         if not job.guard.acquire(blocking=False):
             return
         try:
-            self._look_after(job)
+            self._restart_or_check(job)
         except Exception as error:  # at the edge of a job: its trouble must not end the supervision of others
             job.notices.set(About.READING, f"it could not be looked at: {reason_of(error)}")
         finally:
             job.guard.release()
 
-    def _look_after(self, job: RunningJob) -> None:
+    def _restart_or_check(self, job: RunningJob) -> None:
         if job.retries.is_restarting:
             return
-        if job.phase is JobPhase.RETRYING and job.retries.awaits:
+        if job.phase in AWAITING_START and job.retries.awaits:
             if job.retries.take_due(time.monotonic()):
                 threading.Thread(target=self._restart, args=(job,), name="headgate-restart", daemon=True).start()
         elif job.phase in (JobPhase.RUNNING, JobPhase.RETRYING):
@@ -374,26 +444,26 @@ class SparkEngine:
             job.enter(JobPhase.RUNNING)
 
     def _failed(self, job: RunningJob, failure: Failure) -> None:
-        """Try again after a while, for longer each time; after too many failures of its own, leave it to a person."""
-        again = job.retries.failed(failure, time.monotonic())
-        job.enter(JobPhase.RETRYING if again else JobPhase.FAILED, job.retries.reason)
+        """Schedule a restart after a growing wait; after too many deterministic failures, the job is failed."""
+        phase = job.retries.failed(failure, time.monotonic())
+        job.enter(phase, job.retries.reason, job.retries.trace)
 
     def _restart(self, job: RunningJob) -> None:
-        """On a thread of its own: a start may take as long as a source takes to answer."""
-        with job.guard:
-            try:
-                # It may have been paused or removed in the meantime, and the engine closed.
-                if job.phase is JobPhase.RETRYING and not self._closing.is_set():
-                    job.start()
-            except Exception as error:  # at the edge of a job, as above
-                if not self._pulse.lost():
+        """Start on a separate thread: a start may take as long as a source takes to answer."""
+        try:
+            self._start_unless_changed(job)
+        except Exception as error:  # at the edge of a job, as above
+            with job.guard:
+                if not self._pulse.lost() and job.phase in AWAITING_START:
                     self._failed(job, failure_of(error))
-            finally:
-                job.retries.is_restarting = False
+        finally:
+            job.retries.is_restarting = False
 
 
-def _beyond(has: JobAllocation, wanted: JobAllocation, slices: Mapping[str, Slices], hosts: set[str]) -> str:
+def _refusal(has: JobAllocation, wanted: JobAllocation, slices: Mapping[str, Slices], hosts: set[str]) -> str:
     """What cannot be done on Spark, in a sentence; empty if all can. The health pipeline then tries something else."""
+    if wanted.share is not None and not 1 <= wanted.share <= MOST_SHARE:
+        return f"its share would be {wanted.share}; it must be from 1 to {MOST_SHARE}"
     if wanted.avoided != has.avoided and not hosts - set(wanted.avoided):
         return f"there is no host besides {', '.join(wanted.avoided)} that its lanes could run on"
     for name, lanes in wanted.slices.items():

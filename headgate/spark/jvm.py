@@ -5,8 +5,11 @@ Everything that PySpark does not promise is here: a new version of PySpark chang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from pyspark import SparkContext
@@ -15,6 +18,7 @@ from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 # -- handles: objects of the JVM behind those of PySpark -------------------------------------------------------------------------
 
@@ -54,9 +58,53 @@ def expression(column: Column) -> Any:
     return column._jc
 
 
+def default_file_system(spark: SparkSession) -> str:
+    """The URI that Hadoop puts before a path without a scheme."""
+    found = session(spark).sessionState().newHadoopConf().get("fs.defaultFS")
+    return str(found or "file:///")
+
+
 def spark_runs() -> bool:
     """Whether this process has a Spark context."""
     return SparkContext._active_spark_context is not None
+
+
+def drop_descriptions(spark: SparkSession) -> None:
+    """Have Spark keep no description of its executions, which only its UI shows: each epoch has several."""
+    listener = session(spark).sharedState().statusStore().listener()
+    if listener.isDefined():
+        context(spark).removeSparkListener(listener.get())
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------------------
+
+
+class _EachBatch:
+    """What Spark calls for each epoch of a query; PySpark's own makes another session each time, in a dozen calls."""
+
+    def __init__(self, spark: SparkSession, run: Callable[[DataFrame, int], None]) -> None:
+        self._spark = spark
+        self._run = run
+        self._session: SparkSession | None = None
+        """Of the query."""
+
+    def call(self, rows: Any, number: int) -> None:
+        if self._session is None:
+            self._session = type(self._spark)(self._spark.sparkContext, rows.sparkSession())
+        self._run(dataframe(rows, self._session), number)
+
+    class Java:
+        """What it is to the JVM."""
+
+        implements = ("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",)
+
+
+def for_each_batch(stream: DataFrame, run: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+    """A writer of a stream that calls a function for each epoch."""
+    spark, writer = stream.sparkSession, stream.writeStream
+    helper = getattr(packages(spark), "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper")
+    helper.callForeachBatch(writer._jwrite, _EachBatch(spark, run))
+    return writer
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------------------
@@ -67,9 +115,9 @@ def input_plan(batch: DataFrame) -> Any:
     return dataset(batch).logicalPlan()
 
 
-def partitions_of(batch: DataFrame) -> int:
-    """Partitions of an epoch's input."""
-    return int(input_plan(batch).rdd().getNumPartitions())
+def compute(rows: DataFrame) -> None:
+    """Have Spark compute every row and keep none, without a plan of a write."""
+    dataset(rows).queryExecution().toRdd().count()
 
 
 def analyzed_plan(rows: DataFrame) -> str:
@@ -88,6 +136,24 @@ def trigger_interval_s(spark: SparkSession, interval: str) -> float:
     """The interval of a processing-time trigger, parsed by Spark."""
     triggers = getattr(packages(spark), "org.apache.spark.sql.streaming.Trigger")
     return float(triggers.ProcessingTime(interval).intervalMs() / 1000)
+
+
+# -- classes that Spark compiles ---------------------------------------------------------------------------------------------------
+
+_COMPILED: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""Classes by gateway and name: the gateway knows classes by name, so that a JVM must have only one of each name."""
+
+
+def instance_of(spark: SparkSession, source: Path, name: str) -> Any:
+    """A new object of a class of this Java file, compiled by the compiler with which Spark compiles its own generated code."""
+    java, known = packages(spark), _COMPILED.setdefault(gateway(), {})
+    if name not in known:
+        compiler = java.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler.cook(source.read_text(encoding="utf-8"))
+        known[name] = compiler.getClassLoader().loadClass(name)
+    types, values = (gateway().new_array(kind, 0) for kind in (java.java.lang.Class, java.java.lang.Object))
+    return known[name].getDeclaredConstructor(types).newInstance(values)
 
 
 # -- the gateway to the JVM ------------------------------------------------------------------------------------------------------
@@ -167,3 +233,54 @@ def close_gateway(found: Any) -> None:
     with suppress(Exception):  # its connections are broken
         found.shutdown_callback_server()
         found.close()
+
+
+# -- executors -------------------------------------------------------------------------------------------------------------------
+
+
+class Executors:
+    """Spark's allocation client: asks the cluster manager, whichever it is, for executors, and gives them back."""
+
+    def __init__(self, active: SparkContext) -> None:
+        found: Any = active._jsc
+        self._java: Any = active._jvm
+        self._context = found.sc()
+        self._client = self._context.schedulerBackend()
+
+    def alive(self) -> dict[str, str]:
+        """Host of each executor that runs tasks, by its id, in the order of their ids; without executors that are leaving."""
+        told = self._context.statusStore().executorList(True)
+        found = [told.apply(number) for number in range(told.size())]
+        running = {one.id(): one.hostPort().rsplit(":", 1)[0] for one in found if one.totalCores() > 0}
+        return {name: running[name] for name in sorted(running, key=_by_number) if self._client.isExecutorActive(name)}
+
+    def known(self) -> frozenset[str]:
+        """Ids of all executors that have not gone, leaving ones included."""
+        ids = self._client.getExecutorIds()
+        return frozenset(ids.apply(number) for number in range(ids.size()))
+
+    def request(self, total: int) -> bool:
+        """Ask for so many executors in total; False if the cluster manager does not take the request."""
+        nothing = getattr(getattr(self._java.scala.collection.immutable, "Map$"), "MODULE$").empty()
+        return bool(self._context.requestTotalExecutors(total, 0, nothing))
+
+    def decommission(self, executor: str, why: str) -> None:
+        """The executor finishes its tasks, moves what it has stored, and ends; the total asked for stays."""
+        info = self._java.org.apache.spark.scheduler.ExecutorDecommissionInfo(why, self._java.scala.Option.empty())
+        self._client.decommissionExecutor(executor, info, False, False)
+
+    def kill(self, executor: str) -> None:
+        """End an executor with its tasks; the total asked for stays."""
+        ids = self._java.java.util.List.of(executor)
+        some = self._java.scala.jdk.javaapi.CollectionConverters.asScala(ids).toSeq()
+        self._client.killExecutors(some, False, False, True)
+
+
+def _by_number(executor: str) -> tuple[int, str]:
+    return (int(executor), "") if executor.isdecimal() else (0, executor)
+
+
+def executors() -> Executors | None:
+    """The allocation client of the application that runs in this process; None if none runs."""
+    active = SparkContext._active_spark_context
+    return None if active is None else Executors(active)

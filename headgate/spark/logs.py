@@ -1,4 +1,4 @@
-"""Logs of Spark and of what it starts: how large they become, and how many old ones are kept."""
+"""Logs of Spark and its processes: their size limit, and the number of old logs that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the JVM of Spark still answers; one that does not is ended, so that no call into it waits for ever."""
+"""Checks whether Spark's JVM answers; a JVM that does not is ended, so that no call into it waits for ever."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 ASK_S = 1.0
 """Wait before each question to the JVM."""
 QUESTIONS = 4
-"""Questions in a row without an answer after which the JVM is given up."""
+"""Unanswered questions in a row after which the JVM counts as lost."""
 
 
 class Pulse:
-    """Asks the JVM over a connection of its own. Owner of what it found: its own thread; `lost` reads one reference."""
+    """Asks the JVM over a separate connection. Owner of the result: its own thread; `lost` reads one reference."""
 
     def __init__(self, patience_s: float) -> None:
         self._process: Popen[bytes] | None = getattr(jvm.gateway(), "proc", None)
         self._patience_s = patience_s
         self._gateway = jvm.another_gateway(patience_s / QUESTIONS - ASK_S)
         self._silent = ""
-        _hush()
+        _silence_logs()
         self._closing = threading.Event()
         self._thread = WatchedThread("headgate-pulse", self._watch, logging.getLogger(__name__).warning)
         self._thread.start()
@@ -69,15 +69,15 @@ class Pulse:
             self._process.kill()
 
 
-def _hush() -> None:
-    """The end of a JVM is told in one sentence; Py4J and PySpark would print a stack trace for each connection that breaks."""
+def _silence_logs() -> None:
+    """Report the end of a JVM in one sentence; Py4J and PySpark would print a stack trace for each broken connection."""
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
-    if _tells not in logging.getLogger().filters:
-        logging.getLogger().addFilter(_tells)
+    if _is_worth_logging not in logging.getLogger().filters:
+        logging.getLogger().addFilter(_is_worth_logging)
     jvm.silence_accumulator_server()
 
 
-def _tells(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     return record.msg != "Exception while sending command."
 
 

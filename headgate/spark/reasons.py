@@ -1,4 +1,4 @@
-"""Why something failed: in one sentence, out of what Spark and Python say in a hundred lines, and whether it can pass by itself.
+"""Reasons of failures: one sentence from the hundred lines of Spark and Python, and whether the failure can pass without a change.
 
 Errors cross processes and the JVM as text, so their kind is recognised by the words of that text.
 """
@@ -6,22 +6,26 @@ Errors cross processes and the JVM as text, so their kind is recognised by the w
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, NoRoomError
 
 MOST = 400
 """Signs of a reason that are kept."""
+MOST_TRACE = 8_000
+"""Signs of a stack trace that are kept."""
 _LANE = re.compile(r"LaneError: (.+)")
 _RAISED = re.compile(r"^(?:: |Caused by: )?(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
 _NOISE = frozenset(
     ("SparkException", "Py4JJavaError", "StreamingQueryException", "PythonException", "SparkRuntimeException")
 )
 _ROW = ", for the row "
+_ENGINE_FRAMES = re.compile(r"(?:^\s+at (?:org\.apache|java|jdk|scala|py4j)\S*.*\n?)+", re.MULTILINE)
 _PIPE_BROKE = re.compile(r"\(no cause message\)|Connection reset|Broken pipe")
-"""What the JVM says of its own connection to a process that ended; what happens inside such a process is told as its error."""
+"""Messages of the JVM about its connection to a process that ended; errors inside such a process are reported as errors of the process."""
 _SOURCE = re.compile(
     r"PYTHON_STREAMING_DATA_SOURCE|PYTHON_DATA_SOURCE_ERROR|python_streaming_source_runner|plan_data_source_read"
     r"|PythonStreamingSourceRunner|PythonMicroBatchStream"
@@ -32,7 +36,7 @@ SOURCE_ENDED = (
 
 
 class FailureKind(Enum):
-    """Whether a failure can pass by itself, which decides how often a job is started again."""
+    """Whether a failure can pass without a change, which decides how often a job is restarted."""
 
     TRANSIENT = "transient"
     """Something that a job depends on is away: a connection, a host, space on a disk. Retried for ever."""
@@ -48,6 +52,8 @@ class Failure:
 
     reason: str
     cause: FailureKind
+    trace: str = ""
+    """Place of the failure, for the author of the job."""
 
 
 _START = re.compile(
@@ -57,7 +63,7 @@ _START = re.compile(
 _TRANSIENT = re.compile(
     r"\b(?:ConnectionError|ConnectionRefusedError|ConnectionResetError|ConnectionAbortedError|BrokenPipeError|TimeoutError"
     r"|ConnectException|ConnectTimeoutException|SocketTimeoutException|NoRouteToHostException|UnknownHostException"
-    r"|ClosedChannelException|BusyLoadingError|FetchFailedException|ExecutorLostFailure|StateBusyError|StateFullError)\b"
+    r"|ClosedChannelException|BusyLoadingError|FetchFailedException|ExecutorLostFailure|StateBusyError|StateFullError|StateAwayError|OutageError)\b"
     r"|Connection (?:refused|reset|closed|aborted)|Broken pipe|No route to host|Network is unreachable"
     r"|Temporary failure in name resolution|[Tt]imed out|Timeout (?:reading|connecting)"
     r"|No space left on device|Disk quota exceeded|[Ll]ost executor|[Ee]xecutor lost|Executor heartbeat"
@@ -68,17 +74,19 @@ _TRANSIENT_LANE = re.compile(r"^[\w.]*TransientLaneError: ", re.MULTILINE)
 
 def failure_of(error: BaseException) -> Failure:
     """An error as a failure of the job that it ended."""
-    return Failure(reason_of(error), cause_of(error))
+    return Failure(reason_of(error), cause_of(error), trace_of(error))
 
 
 def cause_of(error: BaseException) -> FailureKind:
-    """Whether it can pass by itself.
+    """Whether the failure can pass without a change.
 
     >>> cause_of(ConnectionRefusedError(111, "Connection refused")).value
     'transient'
     >>> cause_of(ValueError("no such tier")).value
     'deterministic'
     """
+    if isinstance(error, NoRoomError):
+        return FailureKind.START
     text = "\n".join(_texts(error))
     transient = _TRANSIENT_LANE.search(text) is not None
     lane = _LANE.search(text)
@@ -100,8 +108,21 @@ def _texts(error: BaseException) -> Iterator[str]:
         at = at.__cause__ or getattr(at, "_cause", None)
 
 
+def trace_of(error: BaseException) -> str:
+    """The stack trace without the frames inside Spark and Java; of a long one, the beginning and the end."""
+    text = "".join(traceback.format_exception(error))
+    return _clipped(_ENGINE_FRAMES.sub("\t… frames of Spark and Java …\n", text).strip())
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= MOST_TRACE:
+        return text
+    half = MOST_TRACE // 2
+    return f"{text[:half]}\n… {len(text) - MOST_TRACE:,} characters left out …\n{text[-half:]}"
+
+
 def comes_from_source(error: BaseException) -> bool:
-    """Whether reading a source of Headgate's own failed: Spark tells so only when a sink is written, or not at all."""
+    """Whether a read of one of Headgate's sources failed: Spark reports this only when a sink is written, or not at all."""
     return any(_SOURCE.search(text) for text in _texts(error))
 
 
@@ -117,7 +138,7 @@ def reason_of(error: BaseException) -> str:
     lane = _LANE.search(text)
     if lane is not None:
         return _short(lane[1])
-    raised = [_told(kind, what) for kind, what in _RAISED.findall(text) if kind not in _NOISE]
+    raised = [_sentence(kind, what) for kind, what in _RAISED.findall(text) if kind not in _NOISE]
     if raised:
         return _short(raised[-1])
     if _PIPE_BROKE.search(text) and comes_from_source(error):
@@ -130,7 +151,7 @@ _OWN = frozenset(kind.__name__ for kind in HeadgateError.__subclasses__())
 """Errors whose text is a whole sentence."""
 
 
-def _told(kind: str, what: str) -> str:
+def _sentence(kind: str, what: str) -> str:
     return what if kind in _OWN else f"{kind}: {what}"
 
 

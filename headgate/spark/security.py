@@ -1,4 +1,4 @@
-"""Who may talk to Spark: a secret for its processes, one for the calls between Python and Java, one for the master's page.
+"""Access to Spark: secrets for its processes, for the calls between Python and Java, and for the master's page.
 
 None of them is ever an argument of a process: every user of a machine can read those.
 """

@@ -1,4 +1,4 @@
-"""The Spark session: what Headgate needs of it, where its log goes, and how it ends."""
+"""The Spark session: its configuration, its log, and its end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from pyspark.sql import SparkSession
 
 from headgate import files
 from headgate.config import SparkSettings
+from headgate.core.model import MOST_SHARE
 from headgate.errors import EngineError
-from headgate.spark import jvm, nursery, security
+from headgate.spark import jvm, operators, security
+from headgate.spark.hosts.tasks import HEARTBEAT
 from headgate.spark.logs import Logs
+from headgate.spark.processes import nursery
 from headgate.spark.reasons import reason_of
-from headgate.spark.tasks import HEARTBEAT
-from headgate.topology import MOST_SHARE
 
 POOLS_PER_SHARE = 10
 """Pools of each share above 1; more jobs of the same share than this divide them."""
 LOG = "spark.log"
 OUTPUT = "spark.out"
 """What the JVM and the lanes print."""
+CONCURRENT_CLEAN_UP = "-XX:+ExplicitGCInvokesConcurrent"
+"""Spark's clean-up collects garbage beside the epochs; without this, they would all wait for it."""
 ARCHIVE = Path(sys.prefix) / "share" / "headgate" / f"spark-{pyspark.__version__}.jsa"
 """Spark's classes, as `classes` wrote them for the packages of this Python."""
 
@@ -47,17 +50,23 @@ def start(
         logging.getLogger(name).disabled = True
     home.mkdir(parents=True, exist_ok=True)
     configuration = {
-        "spark.app.name": "headgate",
+        **operators.respected(_preferences(settings)),
         "spark.master": master or f"local[{settings.slots}]",
         **_configuration(home.resolve(), settings, master is None),
         **(extra or {}),
     }
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _python(home.resolve(), configuration)
+    local = configuration.get(DRIVER_HOST) == ON_THIS_MACHINE[DRIVER_HOST]
+    os.environ["PYSPARK_DRIVER_PYTHON"] = nursery.launcher(home.resolve()) if local else sys.executable
+    # On other machines there is no launcher of ours, and Python may be elsewhere.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] if local else operators.python()
     try:
         with _stderr_into(home / OUTPUT), _interrupts_kept():
             _launch(configuration)
             unset = _unless_set(_fallbacks(settings))
-            return SparkSession.builder.config(map={**unset, **configuration}).getOrCreate()
+            spark = SparkSession.builder.config(map={**unset, **configuration}).getOrCreate()
+            if configuration["spark.ui.enabled"] == "false":
+                jvm.drop_descriptions(spark)
+            return spark
     except Exception as error:
         raise EngineError(f"Spark did not start: {reason_of(error)}") from error
 
@@ -72,12 +81,6 @@ def class_path() -> str:
 def shared_classes() -> tuple[str, ...]:
     """Has a JVM of this machine take Spark's classes from the archive, if there is one; Java says nothing if it does not fit."""
     return (f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:cds*=off") if ARCHIVE.exists() else ()
-
-
-def _python(home: Path, configuration: Mapping[str, str]) -> str:
-    """What Spark starts as Python: on other machines there is no launcher of ours."""
-    local = configuration.get(DRIVER_HOST) == ON_THIS_MACHINE[DRIVER_HOST]
-    return nursery.launcher(home) if local else sys.executable
 
 
 def _launch(configuration: Mapping[str, str]) -> None:
@@ -98,8 +101,13 @@ def _fallbacks(settings: SparkSettings) -> dict[str, str]:
 
 def _unless_set(wanted: Mapping[str, str]) -> dict[str, str]:
     """Those that spark-defaults.conf, which the JVM has read by now, does not set."""
-    told = SparkConf()
-    return {name: value for name, value in wanted.items() if not told.contains(name)}
+    given = SparkConf()
+    return {name: value for name, value in wanted.items() if not given.contains(name)}
+
+
+def is_on_this_machine(spark: SparkSession) -> bool:
+    """Whether only workers of this machine can reach the driver."""
+    return spark.sparkContext.getConf().get(DRIVER_HOST) == ON_THIS_MACHINE[DRIVER_HOST]
 
 
 def rotate_output(home: Path, settings: SparkSettings) -> None:
@@ -154,7 +162,7 @@ def stop(spark: SparkSession, exit_s: float) -> None:
 
 
 def pool_of(job: str, share: int, number: int) -> str:
-    """The pool for a job: one of its own, made on the fly with weight 1, or one of those made for larger shares."""
+    """The FAIR pool of a job: its own pool with weight 1, or a shared pool for a larger weight."""
     return job if share == 1 else f"headgate-share-{share}-{number % POOLS_PER_SHARE}"
 
 
@@ -177,6 +185,17 @@ def shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
         spark.conf.set(PARTITIONS, before)
 
 
+def _preferences(settings: SparkSettings) -> dict[str, str]:
+    """What Headgate would like, unless the operator says otherwise: these are needed before the JVM has read spark-defaults.conf."""
+    return {
+        "spark.app.name": "headgate",
+        operators.MEMORY: f"{settings.driver_memory_mb}m",
+        "spark.log.level": "WARN",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
 def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[str, str]:
     """Adaptive plans merge partitions, so they would merge lanes."""
     logging_to = f"-Dlog4j2.configurationFile={shlex.quote((home / 'log4j2.properties').as_uri())}"
@@ -184,9 +203,10 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
     files.replace(home / "pools.xml", _pools().encode())
     return {
         **({**ON_THIS_MACHINE, **security.ENCRYPTED} if embedded else {}),
-        "spark.driver.memory": f"{settings.driver_memory_mb}m",
-        "spark.driver.extraJavaOptions": f"{shlex.join(shared_classes())} {logging_to}",
-        "spark.log.level": "WARN",
+        JAVA_OPTIONS: (
+            f"{shlex.join(shared_classes())} {CONCURRENT_CLEAN_UP} {logging_to}"
+            f" {operators.defaults().get(JAVA_OPTIONS, '')}".rstrip()
+        ),
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (home / "pools.xml").as_uri(),
         "spark.sql.streaming.pollingDelay": f"{round(settings.poll_s * 1000)}ms",
@@ -194,39 +214,52 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
         "spark.sql.execution.arrow.maxBytesPerBatch": str(settings.largest_batch_mb << 20 or ANY_SIZE),
         **security.PRIVATE_FILES,
         **_ALWAYS,
+        **_limits(settings),
     }
 
 
+def _limits(settings: SparkSettings) -> dict[str, str]:
+    """What Spark keeps for hundreds of queries: its own defaults are for few queries, or for days."""
+    return {
+        "spark.sql.streaming.numRecentProgressUpdates": str(settings.kept_epochs),
+        "spark.sql.streaming.minBatchesToRetain": str(settings.kept_batches),
+        "spark.scheduler.listenerbus.eventqueue.capacity": str(settings.listener_events),
+        "spark.sql.ui.retainedExecutions": str(settings.retained_executions),
+        "spark.sql.streaming.ui.enabled": "false",
+        "spark.ui.retainedJobs": str(settings.retained_stages),
+        "spark.ui.retainedStages": str(settings.retained_stages),
+        "spark.ui.retainedTasks": str(settings.retained_tasks),
+        "spark.ui.retainedDeadExecutors": "10",
+        "spark.cleaner.periodicGC.interval": f"{round(settings.clean_up_s)}s",
+    }
+
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 DRIVER_HOST = "spark.driver.host"
 ON_THIS_MACHINE = {
     DRIVER_HOST: "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Spark's default asks the operating system about links, by a process of its own for each file of a checkpoint.
+    # By default, Spark starts a process for each file of a checkpoint to ask the operating system about links.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
 """For a driver whose workers and files are all on this machine."""
 _ALWAYS = {
-    "spark.python.daemon.module": "headgate.spark.daemon",
+    "spark.python.daemon.module": "headgate.spark.processes.daemon",
     # An operator that lets nothing pass must not keep Spark from reading, and counting, what comes in.
     "spark.sql.optimizer.excludedRules": (
         "org.apache.spark.sql.catalyst.optimizer.PruneFilters,"
         "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
     ),
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    # Spark describes each execution for its UI, which rarely runs; this is the shortest description.
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.adaptive.enabled": "false",
     # The routing table and the rows of keyed operators have the same partitions; side by side, they keep them.
     "spark.sql.unionOutputPartitioning": "true",
     # Otherwise the lanes of an exchange would all crowd where a source with few lanes has written its rows.
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.streaming.numRecentProgressUpdates": "3",
-    "spark.sql.ui.retainedExecutions": "20",
-    "spark.ui.retainedJobs": "500",
-    "spark.ui.retainedStages": "500",
-    "spark.ui.retainedTasks": "20000",
 }
 
 

@@ -1,1 +1,1 @@
-"""How does keyed state move without stopping a job? Slices, lanes, stores, deltas, checkpoints (ChronoStream, ICDE '15)."""
+"""Keyed state of operators, and where their lanes run: slices move between hosts without stopping a job (ChronoStream, ICDE '15)."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headgate.core.quantities import choice
 from headgate.errors import InputError, StateSchemaError
-from headgate.state.groups import Grouped
+from headgate.state.groups import RowGroups
 
 Fields = Mapping[str, npt.NDArray[Any]]
 
@@ -98,7 +98,7 @@ class Aggregate:
         filled = column.fill_null(pa.scalar(identity(kind, str(column.type)), column.type))
         return np.asarray(filled.to_numpy(zero_copy_only=False))
 
-    def reduced(self, lifted: Fields, groups: Grouped) -> dict[str, npt.NDArray[Any]]:
+    def reduced(self, lifted: Fields, groups: RowGroups) -> dict[str, npt.NDArray[Any]]:
         """One value per key and state field."""
         if not len(groups.order):
             return {name: values[:0] for name, values in lifted.items()}

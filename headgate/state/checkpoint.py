@@ -1,18 +1,18 @@
-"""The durable side of an operator's state: deltas and snapshots in a checkpoint location, and the record of committed epochs.
+"""The durable part of an operator's state: deltas, snapshots and records of committed epochs in a checkpoint location.
 
     operator.json                      whose state it is, in which schema, since which epoch, and its timeline
     epochs/000000000012.json           epoch 12 is committed, with these files and this clock
-    deltas/000000000012-00003-….state  what lane 3 changed in epoch 12 (or, with full checkpoints, all it has)
+    deltas/000000000012-00003-….state  what lane 3 changed in epoch 12
     snapshots/00007/000000000010.state slice 7 as of epoch 10
 
-A delta that no committed epoch names does not count: a lane that ran twice leaves one, and clean-up removes it. A driver that starts at
-an epoch voids what later epochs have left (`start_at`), so that there is always one timeline.
+A delta counts only if a committed epoch names it: a lane that ran twice leaves another delta, and clean-up removes it. A driver that
+starts at an epoch voids the files of later epochs (`start_at`), so that there is always one timeline.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from headgate.errors import StateDamagedError, StateError, StateLostError
 from headgate.state.delta import Delta, Keys
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 from headgate.state.location import Location
-from headgate.state.records import opened, sealed
+from headgate.state.records import seal, unseal
 from headgate.state.schema import StateSchema
 
 SNAPSHOTS = "snapshots/"
-_OPERATOR = "operator.json"
+OPERATOR = "operator.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,11 @@ class DeltaFile:
     slices: tuple[int, ...]
     rows: int
     bytes: int
-    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EpochWatermark:
-    """The watermark of an epoch, so that an epoch that is run again has the same, and that of the next one."""
+    """The watermark of an epoch, for a second run of the epoch, and the watermark of the next epoch."""
 
     watermark_ms: int | None = None
     next_ms: int | None = None
@@ -55,7 +54,7 @@ NO_CLOCK = EpochWatermark()
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What makes an epoch count."""
+    """The record that commits an epoch."""
 
     epoch: int
     files: tuple[DeltaFile, ...]
@@ -70,15 +69,15 @@ class Life:
     first_epoch: int
     slices: int
     timeline: int = 0
-    """How often the state was set back by more than an epoch: copies of an earlier timeline are void."""
+    """How often the state was rolled back by more than one epoch: copies of an earlier timeline are void."""
 
     def identity(self, schema: StateSchema) -> str:
-        """What every copy of a slice must say of itself."""
+        """The identity that every copy of a slice must have."""
         return f"{self.id}/{schema.fingerprint}/{self.slices}/{self.timeline}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Operator:
+class _OperatorFile:
     """The content of `operator.json`."""
 
     life: Life
@@ -97,17 +96,21 @@ class Checkpoint:
     # -- lives ---------------------------------------------------------------------------------------------------------
 
     def begin(self, first_epoch: int, slices: int) -> Life:
-        """Start a life, or go on with the one that is there; refuses another schema or number of slices."""
+        """Start a life, or continue the existing life; refuses another schema or number of slices."""
         if not self.exists():
-            return self._written(Life(uuid.uuid4().hex, first_epoch, slices))
+            return self._write_life(Life(uuid.uuid4().hex, first_epoch, slices))
         return self.life(slices)
+
+    def adopt(self, life: Life) -> None:
+        """From now on the files here are the state of this life."""
+        self._write_life(life)
 
     def exists(self) -> bool:
         """Whether a life has begun."""
-        return self.location.exists(_OPERATOR)
+        return self.location.exists(OPERATOR)
 
     def life(self, slices: int | None = None) -> Life:
-        """The life that is there; refuses another schema or, if one is given, number of slices."""
+        """The existing life; refuses another schema and, if given, another number of slices."""
         if not self.exists():
             raise StateError(f'there is no state of operator "{self.schema.operator}" in "{self.location.base}"')
         return self._same(slices)
@@ -116,49 +119,49 @@ class Checkpoint:
         written = _operator_in(self.location)
         self.schema.refuse_unless_same(written.schema)
         life = written.life
-        if slices is not None and life.slices != slices:
+        if slices is not None and not _is_doubled(slices, life.slices):
             raise StateError(
-                f'the state of operator "{self.schema.operator}" is cut into {life.slices} slices, for good; it now asks'
-                f" for {slices}: set slices={life.slices}, or give the operator a new name"
+                f'the state of operator "{self.schema.operator}" is cut into {life.slices} slices; it now asks for {slices}:'
+                f" set slices={life.slices}, double the slices with `headgate state split`, or give the operator a new name"
             )
         return life
 
-    def _written(self, life: Life) -> Life:
+    def _write_life(self, life: Life) -> Life:
         arrow = memoryview(self.schema.key_schema.serialize()).hex()
-        self.location.write(_OPERATOR, sealed(_Operator(life, self.schema.described(), arrow)))
+        self.location.write(OPERATOR, seal(_OperatorFile(life, self.schema.described(), arrow)))
         return life
 
     # -- timelines -----------------------------------------------------------------------------------------------------
 
     def start_at(self, epoch: int) -> Life:
-        """A driver goes on with this epoch: what it and later epochs left is void. To be called before the first lane runs.
+        """Void the files of this epoch and of later epochs. A driver that continues with the epoch calls this before its first lane runs.
 
-        The record of the epoch itself stays until it is committed again; its copies are undone by the lanes.
+        The record of the epoch itself stays until the epoch is committed again; lanes undo its changes in their copies.
         """
         life = self.life()
         snapshots = self.all_snapshots()
         later = [found for found in reversed(self.epochs()) if found > epoch]
         if epoch < life.first_epoch:
-            life = self._written(Life(uuid.uuid4().hex, epoch, life.slices))
+            life = self._write_life(Life(uuid.uuid4().hex, epoch, life.slices))
         elif later:
             self._refuse_unless_rebuildable(life, epoch, snapshots)
-            passing("set back: before write")
-            life = self._written(replace(life, timeline=life.timeline + 1))
-        passing("set back: durable")
+            reach("roll back: before write")
+            life = self._write_life(replace(life, timeline=life.timeline + 1))
+        reach("roll back: durable")
         void = [snapshot_name(slice_, found) for slice_, all_ in snapshots.items() for found in all_ if found >= epoch]
         self.location.delete_durably([*void, *map(epoch_name, later)])
-        passing("set back: done")
+        reach("roll back: done")
         return life
 
     def _refuse_unless_rebuildable(self, life: Life, epoch: int, snapshots: dict[int, list[int]]) -> None:
-        """Before anything is deleted: the state before the epoch must follow from what is left."""
+        """Refuse a roll-back, before it deletes anything, if the state before the epoch cannot be rebuilt."""
         known = set(self.epochs())
         for slice_ in range(life.slices):
             bases = [found for found in snapshots.get(slice_, []) if found < epoch] or [life.first_epoch - 1]
             missing = sorted(set(range(max(bases) + 1, epoch)) - known)
             if missing:
                 raise StateLostError(
-                    f'operator "{self.schema.operator}" was set back to epoch {epoch}, but its state before that epoch is gone: '
+                    f'operator "{self.schema.operator}" was rolled back to epoch {epoch}, but its state before that epoch is gone: '
                     f"slice {slice_} has no snapshot from before it, nor the record of epoch {missing[0]}; "
                     "restore the job's Spark checkpoint, or give the operator a new name"
                 )
@@ -166,47 +169,59 @@ class Checkpoint:
     # -- deltas --------------------------------------------------------------------------------------------------------
 
     def write_delta(self, delta: Delta, lane: int) -> DeltaFile:
-        """Make a delta durable; it counts once its epoch is committed."""
+        """Make a delta durable; the delta counts once its epoch is committed."""
         name = f"deltas/{delta.epoch:012d}-{lane:05d}-{uuid.uuid4().hex[:12]}.state"
-        passing("delta: before write")
+        reach("delta: before write")
         size = self.location.write(name, *delta.encoded())
-        passing("delta: durable")
-        return DeltaFile(name, delta.epoch, tuple(delta.keys.slices.tolist()), len(delta), size, delta.full)
+        reach("delta: durable")
+        return DeltaFile(name, delta.epoch, tuple(delta.keys.slices.tolist()), len(delta), size)
 
     def read_delta(self, name: str) -> Delta:
-        """`StateDamagedError` if it is missing or not what was written."""
+        """Read a delta or a snapshot; `StateDamagedError` if it is missing or its checksum does not match."""
         return Delta.decoded(self.location.read(name), f"{self.location.base}/{name}")
 
     # -- epochs --------------------------------------------------------------------------------------------------------
 
     def commit(self, epoch: int, files: Sequence[DeltaFile], clock: EpochWatermark = NO_CLOCK) -> None:
-        """The epoch is done, and these are its files; committing it again replaces what was said."""
+        """Commit an epoch with its files; a second commit replaces the record."""
         if self.location.exists(epoch_name(epoch + 1)):
             raise StateError(
                 f'epoch {epoch} of operator "{self.schema.operator}" cannot be committed: epoch {epoch + 1} is committed already; '
                 "start the job again, so that it goes on from one epoch"
             )
-        passing("commit: before write")
-        self.location.write(epoch_name(epoch), sealed(Record(epoch, tuple(files), clock)))
-        passing("commit: durable")
+        self._refuse_unless_there(epoch, files)
+        reach("commit: before write")
+        self.location.write(epoch_name(epoch), seal(Record(epoch, tuple(files), clock)))
+        reach("commit: durable")
+
+    def _refuse_unless_there(self, epoch: int, files: Sequence[DeltaFile]) -> None:
+        """A delta that only the host of its lane sees would be lost with the host."""
+        sizes = self.location.sizes([file.name for file in files])
+        for file in files:
+            if sizes[file.name] != file.bytes:
+                found = "is missing" if sizes[file.name] is None else f"has {sizes[file.name]} bytes"
+                raise StateDamagedError(
+                    f'epoch {epoch} of operator "{self.schema.operator}" is not committed: its delta of {file.bytes} bytes'
+                    f' {found} in "{self.location.base}/{file.name}"; mount the same storage on every host under this path'
+                )
 
     def record(self, epoch: int) -> Record | None:
-        """What a committed epoch left; None if it is not committed, or its record was cleaned up."""
+        """The record of an epoch; None if the epoch is not committed, or clean-up removed the record."""
         name = epoch_name(epoch)
         if not self.location.exists(name):
             return None
-        found = opened(self.location.read(name), Record, f"{self.location.base}/{name}")
+        found = unseal(self.location.read(name), Record, f"{self.location.base}/{name}")
         if found.epoch != epoch:
             raise StateDamagedError(f'"{self.location.base}/{name}" is the record of epoch {found.epoch}')
         return found
 
     def files(self, epoch: int) -> tuple[DeltaFile, ...] | None:
-        """The files of a committed epoch; None if it is not committed, or its record was cleaned up."""
+        """The files of an epoch; None if the epoch is not committed, or clean-up removed the record."""
         found = self.record(epoch)
         return None if found is None else found.files
 
     def epochs(self) -> list[int]:
-        """Committed epochs whose record is still there, in order."""
+        """Committed epochs whose record still exists, in order."""
         names = (name.removesuffix(".json") for name in self.location.names("epochs") if name.endswith(".json"))
         return [int(name) for name in names if name.isdigit()]
 
@@ -214,12 +229,12 @@ class Checkpoint:
 
     def write_snapshot(self, slice_: int, epoch: int, rows: Iterable[tuple[pa.Array, pa.Array]]) -> int:
         """Make the whole content of a slice durable; returns the size."""
-        passing("snapshot: before write")
+        reach("snapshot: before write")
         size = self.location.write(snapshot_name(slice_, epoch), *self.whole(epoch, {slice_: rows}).encoded())
-        passing("snapshot: durable")
+        reach("snapshot: durable")
         return size
 
-    def whole(self, epoch: int, rows: dict[int, Iterable[tuple[pa.Array, pa.Array]]]) -> Delta:
+    def whole(self, epoch: int, rows: Mapping[int, Iterable[tuple[pa.Array, pa.Array]]]) -> Delta:
         """The whole content of slices, as a delta from nothing."""
         slices = sorted(rows)
         found = [list(rows[slice_]) for slice_ in slices]
@@ -237,12 +252,12 @@ class Checkpoint:
         )
 
     def snapshots(self, slice_: int) -> list[int]:
-        """Epochs of which there is a snapshot, in order."""
+        """Epochs of the snapshots of a slice, in order."""
         names = self.location.names(f"snapshots/{slice_:05d}")
         return [_snapshot_epoch(name) for name in names if name.endswith(".state")]
 
     def all_snapshots(self) -> dict[int, list[int]]:
-        """The same for all slices, in one listing."""
+        """Epochs of the snapshots of all slices, from one listing."""
         found: dict[int, list[int]] = {}
         for name in self.location.names("snapshots"):
             slice_, _, rest = name.partition("/")
@@ -252,8 +267,8 @@ class Checkpoint:
 
 
 def schema_in(location: Location) -> StateSchema:
-    """The schema that the state in a location was written with."""
-    if not location.exists(_OPERATOR):
+    """The schema of the state in a location."""
+    if not location.exists(OPERATOR):
         raise StateError(f'there is no keyed state in "{location.base}"')
     written = _operator_in(location)
     key = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(written.arrow)))
@@ -266,8 +281,8 @@ def schema_in(location: Location) -> StateSchema:
     )
 
 
-def _operator_in(location: Location) -> _Operator:
-    return opened(location.read(_OPERATOR), _Operator, f"{location.base}/{_OPERATOR}")
+def _operator_in(location: Location) -> _OperatorFile:
+    return unseal(location.read(OPERATOR), _OperatorFile, f"{location.base}/{OPERATOR}")
 
 
 def whole_rows(delta: Delta, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
@@ -278,8 +293,17 @@ def whole_rows(delta: Delta, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]
 
 
 def snapshot_name(slice_: int, epoch: int) -> str:
-    """Where the snapshot of a slice is."""
+    """The name of the snapshot of a slice."""
     return f"{SNAPSHOTS}{slice_:05d}/{epoch:012d}.state"
+
+
+def _is_doubled(slices: int, found: int) -> bool:
+    """Whether slices that were doubled any number of times are so many.
+
+    >>> [_is_doubled(24, found) for found in (24, 48, 96, 12, 36)]
+    [True, True, True, False, False]
+    """
+    return found % slices == 0 and (found // slices).bit_count() == 1
 
 
 def _snapshot_epoch(name: str) -> int:
@@ -287,7 +311,7 @@ def _snapshot_epoch(name: str) -> int:
 
 
 def epoch_name(epoch: int) -> str:
-    """Where the record of an epoch is."""
+    """The name of the record of an epoch."""
     return f"epochs/{epoch:012d}.json"
 
 

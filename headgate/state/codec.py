@@ -46,7 +46,7 @@ _KEPT = "None, bool, int, float, str, bytes, Decimal, date, datetime, timedelta,
 
 def check(thing: Any) -> None:
     """Refuse at once what cannot be kept."""
-    _told(lambda: _encode(_packed(thing)))
+    _checked_bytes(lambda: _encode(_packed(thing)))
 
 
 def encode_scalars(content: Any) -> bytes:
@@ -59,7 +59,7 @@ def encode_scalars(content: Any) -> bytes:
 
 def encode(content: Any) -> bytes:
     """A row of things of any kind; `StateError` if one of them cannot be kept."""
-    return _told(lambda: _encode(content if _is_plain(content) else Ext(_DEEP, _encode(_packed(content)))))
+    return _checked_bytes(lambda: _encode(content if _is_plain(content) else Ext(_DEEP, _encode(_packed(content)))))
 
 
 def decode(data: bytes | memoryview) -> Any:
@@ -72,7 +72,7 @@ def code_of(name: Any) -> int:
     return xxhash.xxh3_64_intdigest(_encode(name) if type(name) is str else encode(_canonical(name)))
 
 
-def _told(encoded: Callable[[], bytes]) -> bytes:
+def _checked_bytes(encoded: Callable[[], bytes]) -> bytes:
     try:
         return encoded()
     except UnicodeEncodeError as error:

@@ -1,22 +1,24 @@
-"""Copies of slices on other hosts: backups that follow, migration by reconstruction, and the classic stop-copy-start.
+"""Copies of slices on other hosts: backups that follow the active copy, and migration by reconstruction.
 
-A backup is a copy like any other; what makes a copy active is the routing table alone. So a migration by reconstruction is:
-let the destination's copy follow until it is current, while the source goes on; then route to it. Nothing is converted, and nothing
-waits for the size of the state (ChronoStream, fig. 14).
+A backup is a copy like any other; only the routing table makes a copy active. A migration by reconstruction therefore has two steps:
+the destination's copy follows until it is current, while the source continues; then the driver routes rows to the destination. The
+pause does not depend on the size of the state (ChronoStream, fig. 14).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from headgate.config import StateSettings
-from headgate.errors import StateDamagedError
+from headgate.errors import StateError
 from headgate.state.checkpoint import Checkpoint, Life
+from headgate.state.faults import reach
 from headgate.state.location import Location
 from headgate.state.opening import Opener, Origin
 from headgate.state.operators import KeyedOperator
+from headgate.state.placement.targets import HostTarget
 from headgate.state.store import SliceStore
 from headgate.state.stores import locks_of, open_store
 
@@ -32,10 +34,9 @@ class Copies:
     settings: StateSettings
 
     def follow(self, slices: Iterable[int], epoch: int) -> dict[int, Origin]:
-        """Bring the copies of these slices to a committed epoch: from what is here, else from snapshots.
+        """Bring the copies of these slices to a committed epoch: from the local copy, else from snapshots.
 
-        This is what a backup does after each epoch (or each few), what a destination does in the second phase of a migration, and
-        what recovery does.
+        Backups follow in this way every few epochs, destinations in the second phase of a migration, and hosts during recovery.
         """
         wanted = tuple(slices)
         with self._held(wanted):
@@ -46,20 +47,13 @@ class Copies:
             opened = opener.at([slice_ for slice_ in wanted if slice_ not in ahead], epoch + 1)
             return opened.origins | dict.fromkeys(ahead, Origin.LOCAL)
 
-    def take_from(self, folder: str, slices: Iterable[int]) -> None:
-        """Stop-copy-start on one machine: copy the files of slices that no lane writes."""
-        with self._held(wanted := tuple(slices)):
-            for slice_ in wanted:
-                if not self._store().adopt(slice_, Path(folder)):
-                    raise StateDamagedError(f'there is no copy of slice {slice_} in "{folder}"')
-
     def versions(self, slices: Iterable[int]) -> dict[int, int | None]:
         """The epoch of each copy; None where there is none."""
         headers = {slice_: self._store().header(slice_) for slice_ in slices}
         return {slice_: None if header is None else header.version for slice_, header in headers.items()}
 
     def drop(self, slices: Iterable[int]) -> None:
-        """Delete copies that are not needed here any more."""
+        """Delete copies that this host does not need any more."""
         with self._held(wanted := tuple(slices)):
             for slice_ in wanted:
                 self._store().drop(slice_)
@@ -86,3 +80,56 @@ class _Held:
 
     def __exit__(self, *_: object) -> None:
         locks_of(self.folder).release()
+
+
+# -- the target of a host -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """How far a host has come with its target."""
+
+    reached: dict[int, int]
+    """The epoch of each copy; without copies that were rebuilt just now, because epochs went on meanwhile."""
+    rebuilt: int = 0
+    """Copies that did not exist before."""
+    problem: str = ""
+    """Why the host did not reach its target; empty if it did."""
+
+
+def reach_target(copies: Copies, target: HostTarget, epoch: int) -> TargetReport:
+    """Bring the copies of a host to its target as of a committed epoch; work beyond `copy_work_s` waits for the next call."""
+    until_s = time.monotonic() + copies.settings.copy_work_s
+    reach("target: begun")
+    versions = copies.versions(target.follow)
+    present = [slice_ for slice_, version in versions.items() if version is not None]
+    try:
+        copies.follow(present, epoch)
+        reach("target: caught up")
+        reached = {slice_: version for slice_, version in copies.versions(present).items() if version is not None}
+        rebuilt = _rebuild(copies, [slice_ for slice_ in target.follow if slice_ not in present], epoch, until_s)
+        _drop_others(copies, target.keep, epoch)
+    except StateError as error:
+        return TargetReport({}, problem=str(error))
+    reach("target: answered")
+    return TargetReport(reached, rebuilt)
+
+
+def _rebuild(copies: Copies, absent: Sequence[int], epoch: int, until_s: float) -> int:
+    """Rebuild a few copies at a time until `until_s`; returns how many were rebuilt."""
+    at_once = copies.settings.rebuilt_at_once
+    for first in range(0, len(absent), at_once):
+        copies.follow(absent[first : first + at_once], epoch)
+        reach("target: rebuilt")
+        if time.monotonic() >= until_s:
+            return min(len(absent), first + at_once)
+    return len(absent)
+
+
+def _drop_others(copies: Copies, keep: Sequence[int], epoch: int) -> None:
+    """Delete copies that the target does not list; a copy as new as the epoch is in use, because its slice has just come here."""
+    others = [slice_ for slice_ in range(copies.life.slices) if slice_ not in set(keep)]
+    old = [slice_ for slice_, version in copies.versions(others).items() if version is not None and version < epoch]
+    if old:
+        copies.drop(old)
+        reach("target: dropped")

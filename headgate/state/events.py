@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ import pyarrow as pa
 
 from headgate.errors import StateError
 from headgate.state.delta import Delta, Keys
-from headgate.state.library import KeyState, Timers
+from headgate.state.library import KeyState
 from headgate.state.operators import Events
-from headgate.state.putout import MisfitError, as_batch
+from headgate.state.output_rows import MisfitError, as_batch
 from headgate.state.rows import RowStore
 from headgate.state.schema import StateSchema
+from headgate.state.timers import Timers
 
 
 class SliceRows:
@@ -50,12 +52,14 @@ class EventRun:
         self._rows = {slice_: SliceRows(store, slice_) for slice_ in sorted(slices)}
         self._timers = {slice_: Timers(rows) for slice_, rows in self._rows.items()}
         self._states: dict[tuple[int, bytes], KeyState] = {}
+        self.rows_by_key: Counter[bytes] = Counter()
 
     def batch(self, batch: pa.RecordBatch, row_slices: Sequence[int]) -> pa.RecordBatch | None:
         """Process rows in their order; returns what they emitted."""
         emitted: list[Mapping[str, Any]] = []
         columns = self._schema.key_columns(batch)
         coded = self._schema.key_as_bytes(columns).to_pylist()
+        self.rows_by_key.update(coded)
         keys = (
             columns[0].to_pylist() if len(columns) == 1 else list(zip(*(c.to_pylist() for c in columns), strict=True))
         )

@@ -14,9 +14,9 @@ POINTS = (
     "apply: done",
     "commit: before write",
     "commit: durable",
-    "set back: before write",
-    "set back: durable",
-    "set back: done",
+    "roll back: before write",
+    "roll back: durable",
+    "roll back: done",
     "grow: built",
     "snapshot: before write",
     "snapshot: durable",
@@ -33,25 +33,25 @@ POINTS = (
 MOVING = (
     "placement: before write",
     "placement: durable",
-    "tend: begun",
-    "tend: caught up",
-    "tend: rebuilt",
-    "tend: dropped",
-    "tend: answered",
+    "target: begun",
+    "target: caught up",
+    "target: rebuilt",
+    "target: dropped",
+    "target: answered",
 )
 """The same where slices move between hosts."""
 
 _hooks: list[Callable[[str], None]] = []
 
 
-def passing(point: str) -> None:
+def reach(point: str) -> None:
     """Say that this point is reached; nothing happens unless a test has asked for it."""
     for hook in _hooks:
         hook(point)
 
 
 @contextmanager
-def watched(hook: Callable[[str], None]) -> Iterator[None]:
+def watch_points(hook: Callable[[str], None]) -> Iterator[None]:
     """Call `hook` at every point; what it raises is raised there."""
     _hooks.append(hook)
     try:

@@ -20,7 +20,7 @@ Order = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class RowGroups:
     """Rows in the order of their groups: group i is rows `order[starts[i]:starts[i + 1]]`, of one key in one slice."""
 
     order: Order
@@ -28,10 +28,10 @@ class Grouped:
     keys: Keys
 
 
-def grouped(
+def group_rows(
     schema: StateSchema, columns: Sequence[pa.Array], row_slices: npt.NDArray[Any], slices: Sequence[int]
-) -> Grouped:
-    """Group rows by slice and key; `slices` are all of the lane's, with rows or without."""
+) -> RowGroups:
+    """Group rows by slice and key; `slices` are all slices of the lane, with or without rows."""
     wanted = np.array(sorted(slices), np.int32)
     positions = positions_in(wanted, row_slices)
     if schema.tabular:
@@ -43,11 +43,11 @@ def grouped(
         order, starts = _by_bytes(coded, positions)
         keys = coded.take(pa.array(order[starts]))
     offsets = np.searchsorted(positions[order[starts]], np.arange(len(wanted) + 1)).astype(np.int64)
-    return Grouped(order, starts, Keys(wanted, offsets, keys))
+    return RowGroups(order, starts, Keys(wanted, offsets, keys))
 
 
 def positions_in(wanted: npt.NDArray[np.int32], row_slices: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Index of each row's slice among the lane's; a row of another lane would be lost, so it is refused."""
+    """Index of each row's slice among the slices of the lane; refuses a row of another lane, which would be lost."""
     index = np.full(max(int(wanted.max(initial=-1)), int(row_slices.max(initial=-1))) + 1, -1, np.int32)
     index[wanted] = np.arange(len(wanted))
     positions: npt.NDArray[Any] = index[row_slices]
@@ -57,13 +57,13 @@ def positions_in(wanted: npt.NDArray[np.int32], row_slices: npt.NDArray[Any]) ->
     return positions.astype(np.uint16 if len(wanted) < 1 << 16 else np.int64)
 
 
-def decoded_keys(schema: StateSchema, keys: pa.Array) -> pa.RecordBatch:
+def decode_keys(schema: StateSchema, keys: pa.Array) -> pa.RecordBatch:
     """Encoded keys as columns."""
     return schema.keys_from_words(array_words(keys)) if schema.tabular else schema.keys_from_bytes(keys.to_pylist())
 
 
 def one_batch(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """All rows in one batch; None if there are none."""
+    """All rows in one batch; None without rows."""
     filled = [batch for batch in batches if batch.num_rows]
     if len(filled) <= 1:
         return filled[0] if filled else None
@@ -77,7 +77,7 @@ def _by_words(words: Words, positions: npt.NDArray[Any], slices: int) -> tuple[O
     placed, codes = placed[order], codes[order]
     fresh = np.ones(len(order), bool)
     fresh[1:] = placed[1:] != placed[:-1]
-    # Different keys may share what is sorted by; then they may lie mixed, and only sorting by every word sets them apart.
+    # Different keys may share the number to sort by and then lie mixed: only sorting by every word separates them.
     shared = ~fresh[1:] & (codes[1:] != codes[:-1])
     if words.shape[1] > 2 or (words[:, 0] != words[:1, 0]).any():
         ordered = words[order]
@@ -86,7 +86,7 @@ def _by_words(words: Words, positions: npt.NDArray[Any], slices: int) -> tuple[O
 
 
 def _slice_first(codes: npt.NDArray[np.uint64], positions: npt.NDArray[Any], slices: int) -> npt.NDArray[np.uint64]:
-    """One number to sort by: the slice, then as much of the code as there is room for. One sort takes half as long as two."""
+    """One number to sort by: the slice, then the highest bits of the code. One sort takes half as long as two."""
     bits = np.uint64((slices - 1).bit_length())
     if not bits:
         return codes

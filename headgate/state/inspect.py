@@ -1,4 +1,4 @@
-"""An operator's state for people who look: `headgate state JOB OPERATOR [--key K]`."""
+"""Reads the state of an operator for `headgate state JOB OPERATOR [--key K]`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,50 @@ import pyarrow as pa
 from headgate.config import StateSettings
 from headgate.errors import InputError
 from headgate.state import codec
-from headgate.state.checkpoint import Checkpoint, schema_in
+from headgate.state.checkpoint import OPERATOR, Checkpoint, schema_in
 from headgate.state.delta import array_words
-from headgate.state.groups import decoded_keys
+from headgate.state.durable import durable_of
+from headgate.state.groups import decode_keys
 from headgate.state.hashing import slices_of
-from headgate.state.library import TIMERS, row_owner
-from headgate.state.location import Location
+from headgate.state.library import row_owner
+from headgate.state.location import Location, below
 from headgate.state.opening import Opener
 from headgate.state.schema import StateSchema
 from headgate.state.store import SliceStore
 from headgate.state.stores import new_store
+from headgate.state.timers import TIMERS
+
+CHECKPOINT = "checkpoint"
+KEYED = "keyed"
+"""The folder of a job with a folder for each keyed operator."""
 
 
 def place_of(job: Path, operator: str) -> Path:
-    """Where a job keeps the state of an operator."""
-    return job / "keyed" / operator
+    """The folder in which a job keeps the state of an operator."""
+    return job / KEYED / operator
 
 
 def checkpoint_of(job: Path, operator: str) -> Path:
-    """Where the durable part of it is."""
-    return place_of(job, operator) / "checkpoint"
+    """The folder of the durable part of the state: the newest one, where slices were doubled."""
+    place = place_of(job, operator)
+    doubled = [path for path in place.glob(f"{CHECKPOINT}-*") if (path / OPERATOR).exists()]
+    return max(doubled, key=lambda path: int(path.name.rpartition("-")[2]), default=place / CHECKPOINT)
+
+
+def durable_checkpoint(job: Path, operator: str) -> str:
+    """The same wherever the job keeps what is durable, as a path or a URI."""
+    durable = durable_of(job)
+    if "://" not in durable:
+        return str(checkpoint_of(Path(durable), operator))
+    place = below(durable, f"{KEYED}/{operator}")
+    location = Location.of(place)
+    doubled = [name for name in location.folders() if location.exists(f"{name}/{OPERATOR}") and "-" in name]
+    return below(place, max(doubled, key=lambda name: int(name.rpartition("-")[2]), default=CHECKPOINT))
+
+
+def checkpoint_after_split(job: Path, operator: str, slices: int) -> str:
+    """The folder of the durable part of the state once it has so many slices."""
+    return below(durable_of(job), f"{KEYED}/{operator}/{CHECKPOINT}-{slices}")
 
 
 OPENS = "opens.json"
@@ -47,12 +71,12 @@ class Opens:
 
     epoch: int
     last: dict[str, int]
-    """In that epoch."""
+    """Slices opened in that epoch."""
     all: dict[str, int]
-    """Since the job was last started."""
+    """Slices opened since the last start of the job."""
 
     def local_share(self) -> float | None:
-        """Of all; None if nothing was opened. State that has only begun is nowhere yet and does not count."""
+        """Share of slices that were opened locally; None if no slice was opened. New state does not count."""
         opened = sum(count for origin, count in self.all.items() if origin != "new")
         return self.all.get("local", 0) / opened if opened else None
 
@@ -76,7 +100,7 @@ class Entry:
 
 
 def read_state(checkpoint: str | Path, key: Sequence[Any] | None = None) -> list[Entry]:
-    """All keys, or one, as of the last committed epoch; reads the checkpoint location only, so that it disturbs no job."""
+    """All keys, or one key, as of the last committed epoch; reads only the checkpoint location, and disturbs no job."""
     location = Location.of(checkpoint)
     schema = schema_in(location)
     durable = Checkpoint(location, schema)
@@ -93,7 +117,7 @@ def read_state(checkpoint: str | Path, key: Sequence[Any] | None = None) -> list
 
 
 def _typed(schema: StateSchema, key: Sequence[Any]) -> pa.RecordBatch:
-    """The key as columns; texts from a command line become what the columns hold."""
+    """The key as columns; texts from a command line are cast to the types of the columns."""
     if len(key) != len(schema.key):
         raise InputError(f'operator "{schema.operator}" has {len(schema.key)} key columns: {", ".join(schema.key)}')
     try:
@@ -115,7 +139,7 @@ def _entries(schema: StateSchema, store: SliceStore, slice_: int) -> Iterator[En
         words = array_words(values) if schema.tabular else _words(values, len(schema.fields))
         fields = {name: array.tolist() for name, array in schema.fields_from_words(words).items()}
         states = (dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True))
-        for key, state in zip(decoded_keys(schema, keys).to_pylist(), states, strict=True):
+        for key, state in zip(decode_keys(schema, keys).to_pylist(), states, strict=True):
             yield Entry(key, slice_, state)
 
 

@@ -5,8 +5,8 @@
         ...                       # rows put out
     report = done[0]              # to the driver, which commits the epoch with all lanes' reports
 
-Order within the epoch: lock the slices, bring them to the state before the epoch, compute, make the delta durable, apply it to
-the store. The lane may die at any point of it and be run again, here or elsewhere.
+A lane locks its slices, brings them to the state before the epoch, computes, makes the delta durable, and applies the delta to the
+store. A lane may die at any point and run again, on this host or another.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headgate.config import StateSettings
-from headgate.errors import StateError
 from headgate.state.aggregate import SLICE, Aggregate
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life
 from headgate.state.delta import Delta, array_words, presence, words_array
 from headgate.state.events import EventRun
-from headgate.state.groups import Grouped, grouped, one_batch, positions_in
+from headgate.state.groups import RowGroups, group_rows, one_batch, positions_in
 from headgate.state.hashing import slices_of
+from headgate.state.hot_keys import fullest_codes, fullest_keys
 from headgate.state.location import Location
 from headgate.state.opening import Opened, Opener
 from headgate.state.operators import Batches, Changed, Events, KeyedOperator, KeyedRows
@@ -35,13 +35,10 @@ from headgate.state.schema import WORD
 from headgate.state.store import on_disk
 from headgate.state.stores import locks_of, open_store
 
-STYLES = ("delta", "full", "none")
-"""What is made durable: what changed, everything (the classic way, to compare with), or nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class LaneTask:
-    """Everything that a lane needs to know for one epoch; made by the driver."""
+    """The input of a lane for one epoch, from the driver."""
 
     epoch: int
     lane: int
@@ -52,18 +49,17 @@ class LaneTask:
     checkpoint: str
     """Folder of this operator in the checkpoint location: a path or a URI."""
     watermark_ms: int | None = None
-    """Timers up to here are due at the end of the epoch; the same again when an epoch is run again."""
+    """Timers up to this time are due at the end of the epoch; an epoch that runs again has the same watermark."""
     committed: tuple[DeltaFile, ...] | None = None
-    """Files of the epoch before, if the driver knows them; saves each lane a read."""
+    """Files of the epoch before, if the driver knows them: each lane then saves a read."""
     slice_column: str = SLICE
-    """Input column with the slice of each row; computed from the key if it is not there."""
-    style: str = "delta"
+    """Input column with the slice of each row; a lane computes the slice from the key if the column is missing."""
     settings: StateSettings = field(default_factory=StateSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What a lane did, small enough for an accumulator."""
+    """The report of a lane, small enough for an accumulator."""
 
     rows: int
     changed: int
@@ -71,10 +67,12 @@ class LaneReport:
     slice_rows: Mapping[int, int]
     origins: Mapping[str, int]
     """Slices by where they came from: local, undone, caught up, rebuilt, new."""
-    file: DeltaFile | None
-    """What the driver commits the epoch with."""
+    file: DeltaFile
+    """The delta that the driver commits with the epoch."""
     next_timer_ms: int | None = None
-    """The earliest timer that its keys have set and that is not due yet."""
+    """The earliest timer of the lane's keys that is not due yet."""
+    hot_keys: Mapping[str, int] = field(default_factory=dict)
+    """Rows of its fullest keys."""
 
 
 def run_lane(
@@ -83,14 +81,12 @@ def run_lane(
     batches: Iterable[pa.RecordBatch],
     on_done: Callable[[LaneReport], None] = lambda report: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Run an epoch; yields what the operator puts out, and calls `on_done` before the last of it."""
+    """Run an epoch; yields the output of the operator, and calls `on_done` before the last batch."""
     yield from _Lane(operator, task).run(batches, on_done)
 
 
 class _Lane:
     def __init__(self, operator: KeyedOperator, task: LaneTask) -> None:
-        if task.style not in STYLES:
-            raise StateError(f'checkpoint style "{task.style}" is not one of {", ".join(STYLES)}')
         self.operator, self.task, self.schema = operator, task, operator.schema
         self.checkpoint = Checkpoint(Location.of(task.checkpoint), self.schema)
         identity = task.life.identity(self.schema)
@@ -100,11 +96,12 @@ class _Lane:
         self.rows = 0
         self.slice_rows = np.zeros(task.life.slices, np.int64)
         self.next_timer_ms: int | None = None
+        self.hot_keys: Mapping[str, int] = {}
 
     def run(self, batches: Iterable[pa.RecordBatch], on_done: Callable[[LaneReport], None]) -> Iterator[pa.RecordBatch]:
         self.locks.take(self.task.slices, self.task.settings.lock_wait_s)
         try:
-            opened = self._opened()
+            opened = self._open_slices()
             if isinstance(self.operator.processor, Events):
                 yield from self._run_events(self.operator.processor, batches, opened, on_done)
                 return
@@ -114,7 +111,7 @@ class _Lane:
         if output is not None and output.num_rows:
             yield output
 
-    def _opened(self) -> Opened:
+    def _open_slices(self) -> Opened:
         known = {} if self.task.committed is None else {self.task.epoch - 1: self.task.committed}
         opener = Opener(self.store, self.checkpoint, self.task.life, committed=known)
         with on_disk(self.task.store):
@@ -128,12 +125,13 @@ class _Lane:
         assert isinstance(self.store, RowStore)
         run = EventRun(events, self.schema, self.store, self.task.slices, self.task.settings.chunk_items)
         for batch in batches:
-            output = run.batch(self._without_slice(batch), self._counted(batch).tolist())
+            output = run.batch(self._drop_slice_column(batch), self._count_rows(batch).tolist())
             if output is not None:
                 yield output
         output = run.timers(self.task.watermark_ms)
         self.next_timer_ms = run.next_timer_ms()
-        on_done(self._committed(run.delta(self.task.epoch), opened))
+        self.hot_keys = fullest_codes(self.schema, run.rows_by_key)
+        on_done(self._write_changes(run.delta(self.task.epoch), opened))
         if output is not None:
             yield output
 
@@ -146,15 +144,16 @@ class _Lane:
         if batch is None:
             batch = pa.RecordBatch.from_pylist([], self.schema.key_schema)
         columns = self.schema.key_columns(batch)
-        groups = grouped(self.schema, columns, self._counted(batch, columns), self.task.slices)
+        groups = group_rows(self.schema, columns, self._count_rows(batch, columns), self.task.slices)
+        self.hot_keys = fullest_keys(self.schema, groups)
         old = self.store.read(groups.keys)
-        changed = self._changed(self._without_slice(batch), groups, old)
+        changed = self._process(self._drop_slice_column(batch), groups, old)
         new = self._values(changed)
         delta = Delta(self.task.epoch, groups.keys, old, new)
-        on_done(self._committed(delta, opened))
+        on_done(self._write_changes(delta, opened))
         return changed.output if batch.num_rows else None
 
-    def _changed(self, batch: pa.RecordBatch, groups: Grouped, old: pa.Array) -> Changed:
+    def _process(self, batch: pa.RecordBatch, groups: RowGroups, old: pa.Array) -> Changed:
         processor = self.operator.processor
         present = presence(old)
         state = self.schema.fields_from_words(self._words(old))
@@ -170,14 +169,14 @@ class _Lane:
         rows = batch.take(pa.array(groups.order))
         return processor.on_batch(KeyedRows(rows, groups.starts, self._keys(batch, groups), state, present))
 
-    def _keys(self, batch: pa.RecordBatch, groups: Grouped) -> pa.RecordBatch:
-        """One row per key, from its first row: cheaper than decoding the key."""
+    def _keys(self, batch: pa.RecordBatch, groups: RowGroups) -> pa.RecordBatch:
+        """One row per key, taken from the first row of the key: cheaper than decoding the key."""
         first = pa.array(groups.order[groups.starts])
         columns = [column.take(first) for column in self.schema.key_columns(batch)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.key_schema)
 
     def _words(self, values: pa.Array) -> npt.NDArray[np.uint64]:
-        """Values as words; zeros where there are none."""
+        """Values as words; zeros for keys without state."""
         if self.schema.tabular:
             words = array_words(values)
             return words if not values.null_count else np.where(presence(values)[:, None], words, np.uint64(0))
@@ -197,7 +196,7 @@ class _Lane:
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _counted(self, batch: pa.RecordBatch, columns: Sequence[pa.Array] | None = None) -> npt.NDArray[Any]:
+    def _count_rows(self, batch: pa.RecordBatch, columns: Sequence[pa.Array] | None = None) -> npt.NDArray[Any]:
         """The slice of each row."""
         self.rows += batch.num_rows
         if self.task.slice_column in batch.schema.names:
@@ -208,38 +207,20 @@ class _Lane:
         self.slice_rows += np.bincount(found, minlength=len(self.slice_rows))
         return found
 
-    def _without_slice(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _drop_slice_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         name = self.task.slice_column
         return batch.drop_columns([name]) if name in batch.schema.names else batch
 
-    def _committed(self, delta: Delta, opened: Opened) -> LaneReport:
-        file = self._durable(delta) if self.task.style == "delta" else None
-        name = "" if file is None else file.name
-        headers = _next_headers(opened, delta, name)
+    def _write_changes(self, delta: Delta, opened: Opened) -> LaneReport:
+        file = self.checkpoint.write_delta(delta, self.task.lane)
         with on_disk(self.task.store):
-            self.store.apply(delta, headers)
-        if self.task.style == "full":
-            whole = self.checkpoint.whole(delta.epoch, {slice_: self.store.scan(slice_) for slice_ in self.task.slices})
-            file = self._durable(whole)
-        return self._report(delta, opened, file)
-
-    def _durable(self, delta: Delta) -> DeltaFile:
-        return self.checkpoint.write_delta(delta, self.task.lane)
-
-    def _report(self, delta: Delta, opened: Opened, file: DeltaFile | None) -> LaneReport:
+            self.store.apply(delta, _next_headers(opened, delta, file.name))
         counted = {slice_: int(self.slice_rows[slice_]) for slice_ in self.task.slices}
-        return LaneReport(
-            self.rows,
-            len(delta),
-            counted,
-            opened.counts(),
-            file,
-            self.next_timer_ms,
-        )
+        return LaneReport(self.rows, len(delta), counted, opened.counts(), file, self.next_timer_ms, self.hot_keys)
 
 
 def _next_headers(opened: Opened, delta: Delta, name: str) -> dict[int, Any]:
-    """One header object for all slices that were alike, so that it is encoded once, not once per slice."""
+    """The next headers; slices with equal headers share one object, which the store encodes once."""
     fresh: dict[Any, Any] = {}
     headers = {}
     for slice_, header in opened.headers.items():

@@ -1,9 +1,9 @@
 """Slices brought to the state after a given epoch, from the nearest copy that can be trusted.
 
-In this order: the copy on this host as it is; the same with an epoch undone (it is being replayed) or with the deltas it
-lacks (it was a backup, or was left behind); a copy from another folder, if one is named; the newest snapshot with the deltas since; older
-snapshots; nothing at all, if the state began with an epoch whose deltas are all there. A copy that proves damaged is passed over,
-and if none is left, `StateLostError` names what is missing. State is never silently lost.
+An opener tries, in this order: the copy on this host as it is; the copy with an epoch undone (the epoch is replayed) or with the deltas
+that it lacks (a backup, or a copy left behind); a copy from another folder, if one is named; the newest snapshot with the deltas since;
+older snapshots; the empty beginning, if all deltas since the first epoch are there. The opener skips damaged copies. If no copy is left,
+`StateLostError` names what is missing. State is never silently lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from headgate.errors import StateBusyError, StateDamagedError, StateLostError
 from headgate.state.checkpoint import SNAPSHOTS, Checkpoint, DeltaFile, Life, snapshot_name, whole_rows
 from headgate.state.delta import Delta
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 from headgate.state.store import Header, SliceStore, boot_id
 
 
@@ -25,17 +25,17 @@ class Origin(Enum):
     """Where an opened slice came from."""
 
     LOCAL = "local"
-    """It was there, as it was left."""
+    """The copy on this host was current."""
     UNDONE = "undone"
-    """It was there; its last epoch is being replayed."""
+    """The copy on this host had an epoch that is replayed; the lane undid the epoch."""
     CAUGHT_UP = "caught up"
-    """It was there, some epochs behind."""
+    """The copy on this host was some epochs behind."""
     COPIED = "copied"
-    """From another folder."""
+    """The copy came from another folder."""
     REBUILT = "rebuilt"
-    """From a snapshot and deltas."""
+    """The slice was rebuilt from a snapshot and deltas."""
     NEW = "new"
-    """The operator has only begun."""
+    """The operator runs its first epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Base:
 
 @dataclass(slots=True)
 class Opened:
-    """Slices ready to go on, and where each came from."""
+    """Slices that are ready for an epoch, and the origin of each."""
 
     headers: dict[int, Header] = field(default_factory=dict)
     origins: dict[int, Origin] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Opener:
     copies: Sequence[Path] = ()
     """Folders with other copies of the slices: a merge reads those that lanes work on."""
     committed: dict[int, tuple[DeltaFile, ...]] = field(default_factory=dict)
-    """Records of epochs that are known already."""
-    _counts: dict[tuple[int, str], bool] = field(default_factory=dict)
+    """Files of epochs whose records were read already."""
+    _is_counted: dict[tuple[int, str], bool] = field(default_factory=dict)
 
     def at(self, slices: Iterable[int], epoch: int) -> Opened:
-        """The slices as they were before `epoch`, which is about to run or to be run again."""
+        """The slices as of the end of the epoch before `epoch`, which is about to run for the first time or again."""
         opened, slices = Opened(), tuple(slices)
         behind: dict[int, list[int]] = defaultdict(list)
         for slice_, found in self.store.headers(slices).items():
@@ -87,55 +87,57 @@ class Opener:
         for version in sorted(behind):
             self._catch_up(opened, behind[version], version, epoch)
         missing = [slice_ for slice_ in slices if slice_ not in opened.headers]
-        self._rebuild(opened, [slice_ for slice_ in missing if not self._copied(opened, slice_, epoch)], epoch)
+        self._rebuild(
+            opened, [slice_ for slice_ in missing if not self._copy_from_folders(opened, slice_, epoch)], epoch
+        )
         return opened
 
     # -- the copy on this host -----------------------------------------------------------------------------------------
 
     def _local(self, slice_: int, header: Header | None, epoch: int) -> tuple[Header | None, Origin]:
         if header is None or (header.whole and not self.store.verify(slice_)):
-            return None, Origin.LOCAL  # none, or damaged
+            return None, Origin.LOCAL  # no copy, or a damaged copy
         if header.version > epoch:
             if self._is_committed(header):
                 raise StateBusyError(
                     f"slice {slice_} is already at epoch {header.version}, which is committed, and epoch {epoch} was to run on it:"
                     " the lane belongs to an attempt that was given up"
                 )
-            return None, Origin.LOCAL  # left by epochs that are void since the job was set back
+            return None, Origin.LOCAL  # the roll-back of the job voided the epochs of this copy
         if header.version == epoch:
-            return self._undone(slice_, header), Origin.UNDONE
+            return self._undo(slice_, header), Origin.UNDONE
         if header.whole and self._is_committed(header):
             return header, Origin.LOCAL
-        return self._mended(slice_, header), Origin.CAUGHT_UP
+        return self._repair(slice_, header), Origin.CAUGHT_UP
 
     def _is_committed(self, header: Header) -> bool:
-        """Whether the delta that made this version is the one that counts: a lane that was lost may have left another."""
+        """Whether the delta that made this version counts: a lost lane may have left another delta."""
         if not header.delta or header.version < self.life.first_epoch:
             return True
         made = header.version, header.delta
-        if made not in self._counts:  # of all slices of a lane it is usually the same one
+        if made not in self._is_counted:  # of all slices of a lane it is usually the same one
             files = self._files(header.version)
             named = () if files is None else (file.name for file in files)
-            self._counts[made] = header.delta in named or self._is_snapshot(header)
-        return self._counts[made]
+            self._is_counted[made] = header.delta in named or self._is_snapshot(header)
+        return self._is_counted[made]
 
     def _is_snapshot(self, header: Header) -> bool:
-        """Whether the copy was loaded from a snapshot that is still there: those of epochs that are void were deleted."""
+        """Whether the copy was loaded from a snapshot that still exists: a roll-back deletes the snapshots of void epochs."""
         return header.delta.startswith(SNAPSHOTS) and self.checkpoint.location.exists(header.delta)
 
-    def _mended(self, slice_: int, header: Header) -> Header | None:
-        """A copy that was left half-way: finish its delta if it counts, else take it back."""
+    def _repair(self, slice_: int, header: Header) -> Header | None:
+        """Repair a half-written copy: finish its delta if the delta counts, else undo it."""
         if not self._is_committed(header):
-            return self._undone(slice_, header)
+            return self._undo(slice_, header)
         try:
             delta = self.checkpoint.read_delta(header.delta)
         except StateDamagedError:
             return None
         return self._set(slice_, delta, replace(header, whole=True), False)
 
-    def _undone(self, slice_: int, header: Header) -> Header | None:
-        """The version before; None if the delta cannot be read or has no way back, or if that version does not count either."""
-        passing("undo: begun")
+    def _undo(self, slice_: int, header: Header) -> Header | None:
+        """Go back one version; None if the delta cannot be read or undone, or if the version before does not count either."""
+        reach("undo: begun")
         before = header.back()
         try:
             delta = self.checkpoint.read_delta(header.delta)
@@ -150,14 +152,14 @@ class Opener:
         return header
 
     def _catch_up(self, opened: Opened, slices: list[int], version: int, epoch: int) -> str:
-        """Apply the deltas that these slices lack, each file read once; those that cannot be are left for another copy.
+        """Apply the deltas that these slices lack, and read each file once; a slice whose delta is damaged is left to another copy.
 
-        Returns what is damaged, if anything is.
+        Returns a sentence about the damage; empty without damage.
         """
         try:
             for delta, file in self._deltas(slices, version + 1, epoch - 1):
                 self._redo(opened, delta.only(slices), file)
-                passing("rebuild: delta applied")
+                reach("rebuild: delta applied")
             self._settle(opened, slices, epoch - 1)
             opened.origins.update(dict.fromkeys(slices, Origin.CAUGHT_UP))
             return ""
@@ -165,7 +167,7 @@ class Opener:
             for slice_ in slices:
                 opened.headers.pop(slice_)
                 opened.origins.pop(slice_)
-            if len(slices) > 1:  # the damage may concern some of them only
+            if len(slices) > 1:  # the damage may concern only some of the slices
                 self._one_by_one(opened, slices, epoch)
             return str(error)
 
@@ -179,15 +181,11 @@ class Opener:
     def _redo(self, opened: Opened, delta: Delta, file: DeltaFile) -> None:
         slices = delta.keys.slices.tolist()
         headers = {slice_: opened.headers[slice_].next(file.epoch, file.name) for slice_ in slices}
-        if delta.full:
-            for slice_ in slices:
-                self.store.load(slice_, whole_rows(delta, slice_), headers[slice_])
-        else:
-            self.store.apply(delta, headers)
+        self.store.apply(delta, headers)
         opened.headers.update(headers)
 
     def _settle(self, opened: Opened, slices: list[int], version: int) -> None:
-        """Epochs in which no lane had a slice change nothing in it but its version."""
+        """Set the version of slices that the last epochs did not change."""
         for slice_ in slices:
             header = opened.headers[slice_]
             if header.version < version:
@@ -197,16 +195,16 @@ class Opener:
 
     # -- other copies --------------------------------------------------------------------------------------------------
 
-    def _copied(self, opened: Opened, slice_: int, epoch: int) -> bool:
+    def _copy_from_folders(self, opened: Opened, slice_: int, epoch: int) -> bool:
         for folder in self.copies:
             if self.store.adopt(slice_, folder):
-                header = self._brought_up(slice_, epoch)
+                header = self._bring_up(slice_, epoch)
                 if header is not None:
                     opened.headers[slice_], opened.origins[slice_] = header, Origin.COPIED
                     return True
         return False
 
-    def _brought_up(self, slice_: int, epoch: int) -> Header | None:
+    def _bring_up(self, slice_: int, epoch: int) -> Header | None:
         header = self.store.header(slice_)
         if header is None or header.version > epoch:
             return None
@@ -219,7 +217,7 @@ class Opener:
         return opened.headers.get(slice_)
 
     def _rebuild(self, opened: Opened, slices: list[int], epoch: int) -> None:
-        """From snapshots and deltas: all slices together, so that each delta is read once, not once per slice."""
+        """Rebuild slices from snapshots and deltas, all together, so that each delta is read once."""
         troubles: dict[int, list[str]] = {slice_: [] for slice_ in slices}
         bases = {slice_: self._bases(slice_, epoch, troubles[slice_]) for slice_ in slices}
         while bases:
@@ -228,7 +226,7 @@ class Opener:
                 base = next(candidates, None)
                 if base is None:
                     raise self._lost(slice_, epoch, troubles[slice_])
-                opened.headers[slice_] = self._loaded(slice_, base)
+                opened.headers[slice_] = self._load(slice_, base)
                 opened.origins[slice_] = Origin.REBUILT
                 behind[base.version].append(slice_)
             for version, group in behind.items():
@@ -239,7 +237,7 @@ class Opener:
         origin = Origin.NEW if epoch == self.life.first_epoch else Origin.REBUILT
         opened.origins.update(dict.fromkeys(slices, origin))
 
-    def _loaded(self, slice_: int, base: _Base) -> Header:
+    def _load(self, slice_: int, base: _Base) -> Header:
         header = Header(base.version, self.life.identity(self.checkpoint.schema), base.name, boot=boot_id())
         self.store.load(slice_, whole_rows(base.content, slice_) if base.content is not None else (), header)
         return header
@@ -252,37 +250,21 @@ class Opener:
         )
 
     def _bases(self, slice_: int, epoch: int, troubles: list[str]) -> Iterator[_Base]:
-        """Where a rebuild may start, newest first: full checkpoints and snapshots, then the empty beginning."""
-        starts = [
-            (version, snapshot_name(slice_, version))
-            for version in self.checkpoint.snapshots(slice_)
-            if version < epoch
-        ]
-        starts += [
-            (version, file.name)
-            for version in self.checkpoint.epochs()
-            if version < epoch
-            for file in self._readable(version)
-            if file.full and slice_ in file.slices
-        ]
-        for version, name in sorted(starts, reverse=True):
+        """Where a rebuild may start, newest first: snapshots, then the empty beginning."""
+        for version in reversed(self.checkpoint.snapshots(slice_)):
+            name = snapshot_name(slice_, version)
+            if version >= epoch:
+                continue
             try:
                 yield _Base(version, name, self.checkpoint.read_delta(name))
             except StateDamagedError as error:
                 troubles.append(str(error))
         yield _Base(self.life.first_epoch - 1)
 
-    def _readable(self, epoch: int) -> tuple[DeltaFile, ...]:
-        """The files of an epoch; none if its record is damaged, since another base may do without it."""
-        try:
-            return self._files(epoch) or ()
-        except StateDamagedError:
-            return ()
-
     # -- deltas --------------------------------------------------------------------------------------------------------
 
     def _deltas(self, slices: list[int], first: int, last: int) -> Iterator[tuple[Delta, DeltaFile]]:
-        """Every delta of these slices, in order of epochs; an epoch without its record is damage."""
+        """The deltas of these slices in order of epochs; a missing record of an epoch is damage."""
         wanted = set(slices)
         for epoch in range(max(first, self.life.first_epoch), last + 1):
             files = self._files(epoch)

@@ -1,4 +1,4 @@
-"""Small files that say what counts: JSON with a checksum, so that a wrong bit is damage and never another meaning."""
+"""Small JSON files with a checksum: a wrong bit is detected as damage."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class _Sealed:
     content: msgspec.Raw
 
 
-def sealed(content: object) -> bytes:
-    """A record of this content.
+def seal(content: object) -> bytes:
+    """The content as a record with its checksum.
 
-    >>> opened(sealed({"epoch": 7}), dict[str, int], "a record")
+    >>> unseal(seal({"epoch": 7}), dict[str, int], "a record")
     {'epoch': 7}
     """
     body = msgspec.json.encode(content)
     return b'{"checksum":"%s","content":%s}\n' % (xxhash.xxh3_128_hexdigest(body).encode(), body)
 
 
-def opened(data: Any, kind: type[Content], name: str) -> Content:
-    """The content of a record; `StateDamagedError` if a bit is wrong."""
+def unseal(data: Any, kind: type[Content], name: str) -> Content:
+    """The content of a record; `StateDamagedError` if the checksum does not match."""
     try:
         found = msgspec.json.decode(memoryview(data), type=_Sealed)
         body = bytes(found.content)

@@ -24,7 +24,7 @@ import xxhash
 from headgate.config import StateSettings
 from headgate.errors import StateDamagedError, StateError
 from headgate.state.delta import Delta, Keys
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 from headgate.state.hashing import Words
 from headgate.state.schema import StateSchema
 from headgate.state.store import Header, boot_id
@@ -77,7 +77,7 @@ class RowStore:
             environment = self._environment(slice_)
             if environment is None:
                 return None
-            with _told(slice_), environment.begin() as transaction:
+            with _lmdb_errors(slice_), environment.begin() as transaction:
                 data = transaction.get(_HEADER)
         except StateDamagedError:
             return None
@@ -96,7 +96,7 @@ class RowStore:
                 return False
             inode = self._open[slice_][0]
             if self._verified.get(slice_) != inode:
-                with _told(slice_), environment.begin() as transaction:
+                with _lmdb_errors(slice_), environment.begin() as transaction:
                     if _noted_sum(transaction) != _sum_of_all(transaction):
                         return False
                 self._verified[slice_] = inode
@@ -116,7 +116,7 @@ class RowStore:
         return pa.array(values, self._value_type)
 
     def _values(self, slice_: int, stored: list[bytes]) -> list[bytes | None]:
-        with _told(slice_), self._required(slice_).begin() as transaction:
+        with _lmdb_errors(slice_), self._required(slice_).begin() as transaction:
             found = dict(transaction.cursor().getmulti(stored))
         return list(map(found.get, stored))
 
@@ -126,7 +126,7 @@ class RowStore:
             return _without(transaction.get(_stored(key)), key)
 
     def apply(self, delta: Delta, headers: Mapping[int, Header], undo: bool = False) -> None:
-        passing("apply: begun")
+        reach("apply: begun")
         wanted, before = (delta.old, delta.new) if undo else (delta.new, delta.old)
         keys, values = delta.keys.keys.to_pylist(), wanted.to_pylist()
         # Redo batches do not say what was before.
@@ -137,17 +137,17 @@ class RowStore:
         upto = np.concatenate([np.zeros(1, np.uint64), np.cumsum(change)])
         for index, (slice_, low, high) in enumerate(delta.keys.parts()):
             if index == len(delta.keys.slices) // 2:
-                passing("apply: half")
+                reach("apply: half")
             rows = list(zip(keys[low:high], values[low:high], strict=True))
             self._write(slice_, rows, headers[slice_], int(upto[high]) - int(upto[low]), plain)
-        passing("apply: done")
+        reach("apply: done")
 
     def _write(
         self, slice_: int, rows: list[tuple[bytes, bytes | None]], header: Header, change: int, plain: bool = False
     ) -> None:
         """`change`: what the rows make of the checksum. `plain`: no key is too long, and nothing is deleted."""
         put = rows if plain else [(_stored(key), _with(key, value)) for key, value in rows if value is not None]
-        with _told(slice_), self._required(slice_).begin(write=True) as transaction:
+        with _lmdb_errors(slice_), self._required(slice_).begin(write=True) as transaction:
             transaction.cursor().putmulti(put)
             for key, value in () if plain else rows:
                 if value is None:
@@ -160,10 +160,10 @@ class RowStore:
         for keys, values in rows:
             pairs = zip(keys.to_pylist(), values.to_pylist(), strict=True)
             put = [(_stored(key), _with(key, value)) for key, value in pairs]
-            with _told(slice_), self._required(slice_).begin(write=True) as transaction:
+            with _lmdb_errors(slice_), self._required(slice_).begin(write=True) as transaction:
                 transaction.cursor().putmulti(put)
                 _note_sum(transaction, _noted_sum(transaction) + sum(map(_digest, starmap(_joined, put))))
-        passing("rebuild: base loaded")
+        reach("rebuild: base loaded")
         self._write(slice_, [], header, 0)
         self._verified[slice_] = self._open[slice_][0]
 
@@ -171,7 +171,7 @@ class RowStore:
         environment = self._environment(slice_)
         if environment is None:
             return
-        with _told(slice_), environment.begin() as transaction, transaction.cursor() as cursor:
+        with _lmdb_errors(slice_), environment.begin() as transaction, transaction.cursor() as cursor:
             pairs = (pair for pair in cursor.iternext() if pair[0] not in _OWN)
             while found := [_restored(*pair) for pair in islice(pairs, _SCAN_ROWS)]:
                 yield (
@@ -185,11 +185,11 @@ class RowStore:
             return False
         self.drop(slice_)
         beside = self._path(slice_).with_suffix(".new")
-        with _told(slice_), _borrowed(source, self._map_bytes) as other, beside.open("wb") as writing:
+        with _lmdb_errors(slice_), _borrowed(source, self._map_bytes) as other, beside.open("wb") as writing:
             other.copyfd(writing.fileno(), compact=True)
-        passing("copy: half")
+        reach("copy: half")
         os.replace(beside, self._path(slice_))
-        passing("copy: done")
+        reach("copy: done")
         return True
 
     def drop(self, slice_: int) -> None:
@@ -216,14 +216,14 @@ class RowStore:
             return None
         if known is None or known[0] != inode:
             self._forget(slice_)
-            with _told(slice_):
+            with _lmdb_errors(slice_):
                 self._open[slice_] = inode, _environment(self._path(slice_), self._map_bytes)
         return self._open[slice_][1]
 
     def _required(self, slice_: int) -> Any:
         known = self._open.get(slice_)
         if known is None:
-            with _told(slice_):
+            with _lmdb_errors(slice_):
                 environment = _environment(self._path(slice_), self._map_bytes)
             known = self._open[slice_] = self._path(slice_).stat().st_ino, environment
         return known[1]
@@ -290,7 +290,7 @@ def _borrowed(path: Path, map_bytes: int) -> Iterator[Any]:
 
 
 @contextmanager
-def _told(slice_: int) -> Iterator[None]:
+def _lmdb_errors(slice_: int) -> Iterator[None]:
     """What LMDB says, in a sentence that names the slice and the way out."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""The port that every slice store fulfils, what it notes about a slice, and locks between processes."""
+"""The interface of every slice store, the header of a copy, and locks between processes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from headgate.state.delta import Delta, Keys
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a copy of a slice says about itself."""
+    """The header of a copy of a slice."""
 
     version: int
-    """The epoch whose changes it has."""
+    """The last epoch whose changes the copy contains."""
     identity: str
-    """Which operator's state it is, and in which schema: a copy from another life is no copy."""
+    """The life, schema and timeline of the state: a copy with another identity does not count."""
     delta: str = ""
-    """Name of the delta that made this version, so that it can be undone, or judged."""
+    """Name of the delta that made this version, with which a lane can undo it or check whether it counts."""
     base: str = ""
-    """The same for the version before."""
+    """Name of the delta that made the version before."""
     boot: str = ""
-    """The start of the machine on which it was written: nothing forces its pages to disk, so another start voids it."""
+    """The boot of the machine that wrote the copy: nothing forces its pages to disk, so a reboot voids it."""
     whole: bool = True
-    """False while changes are being applied."""
+    """False while a lane applies changes."""
 
     def next(self, version: int, delta: str) -> Header:
         """The header after an epoch's changes."""
@@ -51,7 +51,7 @@ class Header:
 
     @staticmethod
     def decoded(data: bytes) -> Header | None:
-        """None if it makes no sense."""
+        """None if the bytes are no header."""
         try:
             return msgspec.json.decode(data, type=Header)
         except (msgspec.MsgspecError, ValueError):  # ValueError: text that is not UTF-8
@@ -59,42 +59,42 @@ class Header:
 
 
 class SliceStore(Protocol):
-    """Copies of slices on this host's disk, active ones and backups alike. Only a process that holds the lock writes."""
+    """Copies of slices on this host's disk, active copies and backups. Only a process that holds the lock writes."""
 
     def header(self, slice_: int) -> Header | None:
-        """None if there is no copy, or none that can be trusted."""
+        """The header of a copy; None if there is no copy that can be trusted."""
 
     def headers(self, slices: Iterable[int]) -> dict[int, Header | None]:
-        """The same of many."""
+        """The headers of many copies."""
 
     def verify(self, slice_: int) -> bool:
-        """Whether the content of a copy is what was written; looked at once in each process. Only with the lock held."""
+        """Whether the checksum of a copy matches; each process checks a copy once. The caller holds the lock."""
 
     def read(self, keys: Keys) -> pa.Array:
-        """The state of each key, null where there is none; keys are distinct, and every slice has a copy."""
+        """The state of each key, null for a key without state; keys are distinct, and every slice has a copy."""
 
     def apply(self, delta: Delta, headers: Mapping[int, Header], undo: bool = False) -> None:
-        """Set what changed, and the headers, of every slice of the delta; doing it twice changes nothing."""
+        """Apply a delta and set the headers of its slices; a second call changes nothing."""
 
     def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
-        """Make this the whole content of a slice; until it returns, the slice has no copy."""
+        """Replace the whole content of a slice; the slice has no copy until the call returns."""
 
     def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
-        """All keys and values."""
+        """All keys and values of a slice."""
 
     def adopt(self, slice_: int, folder: Path) -> bool:
-        """Take over a copy of the slice from another store's folder; False if it has none."""
+        """Copy a slice from the folder of another store; False if the folder has no copy."""
 
     def drop(self, slice_: int) -> None:
         """Delete the copy."""
 
     def close(self) -> None:
-        """Give back files and memory."""
+        """Close files and free memory."""
 
 
 @cache
 def boot_id() -> str:
-    """What changes when the machine reboots."""
+    """An identifier of the current boot of the machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -103,7 +103,7 @@ def boot_id() -> str:
 
 @contextmanager
 def on_disk(folder: str | Path, least_free_mb: int = 0) -> Iterator[None]:
-    """What a disk refuses is told in a sentence; with too little free space, nothing is begun: a mapping without room kills a process."""
+    """Turn an error of the disk into a sentence, and refuse to begin with too little free space: a mapping without room kills a process."""
     try:
         free_mb = shutil.disk_usage(_existing(Path(folder))).free >> 20
         if free_mb < least_free_mb:
@@ -117,12 +117,12 @@ def on_disk(folder: str | Path, least_free_mb: int = 0) -> Iterator[None]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that there is."""
+    """The folder, or its nearest parent that exists."""
     return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
 class SliceLocks:
-    """One lock per slice of a folder, among processes: byte ranges of one file, freed by the kernel if their holder dies."""
+    """One lock per slice of a folder: byte ranges of one file, which the kernel frees when the process that holds them dies."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,14 +131,14 @@ class SliceLocks:
         self._held: set[int] = set()
 
     def is_current(self) -> bool:
-        """Whether other processes lock the same file: not if the folder was removed, or removed and made again."""
+        """Whether the lock file is still the one that other processes lock: not if the folder was removed or made again."""
         try:
             return os.path.samestat(os.fstat(self._file), self._path.stat())
         except FileNotFoundError:
             return False
 
     def take(self, slices: Iterable[int], wait_s: float) -> None:
-        """Hold these slices; in order, so that two processes never wait for each other."""
+        """Lock these slices in order, so that two processes never wait for each other."""
         deadline_s = time.monotonic() + wait_s
         for first, count in _runs(sorted(set(slices) - self._held)):
             while not self._taken(first, count):
@@ -161,7 +161,7 @@ class SliceLocks:
             return False
 
     def release(self) -> None:
-        """Let go of all."""
+        """Release all locks."""
         if self._held:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
             self._held.clear()
@@ -172,7 +172,7 @@ class SliceLocks:
 
 
 def _runs(slices: list[int]) -> Iterator[tuple[int, int]]:
-    """Slices that follow each other, as first and count: one lock for all of them."""
+    """Runs of consecutive slices as first and count: one lock per run."""
     for _, run in groupby(enumerate(slices), key=lambda pair: pair[1] - pair[0]):
         found = [slice_ for _, slice_ in run]
         yield found[0], len(found)

@@ -22,7 +22,7 @@ def new_store(folder: str | Path, schema: StateSchema, identity: str, settings: 
 
 
 def open_store(folder: str | Path, schema: StateSchema, identity: str, settings: StateSettings) -> SliceStore:
-    """The store of an operator in a folder, one per process; of a forked process, its own."""
+    """The store of an operator in a folder: one per process, also after a fork."""
     key = os.getpid(), str(folder), identity
     _close_removed()
     if key not in _stores:
@@ -33,7 +33,7 @@ def open_store(folder: str | Path, schema: StateSchema, identity: str, settings:
 
 
 def locks_of(folder: str | Path) -> SliceLocks:
-    """The locks of a folder: one object per process, since closing any would free all."""
+    """The locks of a folder: one object per process, because closing one object would free the locks of all."""
     key = os.getpid(), str(folder)
     _close_removed()
     if key not in _locks:
@@ -42,7 +42,7 @@ def locks_of(folder: str | Path) -> SliceLocks:
 
 
 def _close_removed() -> None:
-    """Let go of jobs that were removed: a file kept open takes space, and a lock on it keeps no other process out."""
+    """Close files of removed jobs: an open file takes space, and a lock on a deleted file excludes no other process."""
     mine = os.getpid()
     for place in [place for place, locks in _locks.items() if place[0] == mine and not locks.is_current()]:
         _locks.pop(place).close()
@@ -51,7 +51,7 @@ def _close_removed() -> None:
 
 
 def close_stores() -> None:
-    """Give back everything that was kept open."""
+    """Close all stores and locks of this process."""
     for store in _stores.values():
         store.close()
     for locks in _locks.values():

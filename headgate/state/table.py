@@ -24,7 +24,7 @@ import xxhash
 from headgate.errors import StateError
 from headgate.state.arena import Arena
 from headgate.state.delta import Delta, Keys, array_words, presence, words_array
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 from headgate.state.hashing import Words, mixed
 from headgate.state.schema import WORD, StateSchema
 from headgate.state.store import Header, boot_id
@@ -141,14 +141,14 @@ class TableStore:
         after = self._noted_beside(slices, headers, places) if not undo else self._arena.words[controls]
         torn = np.flatnonzero(self._arena.words[controls] & _ONE)
         self._arena.words[controls] = after | _ONE
-        passing("apply: begun")
+        reach("apply: begun")
         self._set(rows, delta.keys.keys, values)
         before = delta.new if undo else delta.old
         self._add_up(rows, delta.keys, before, values, places)
         for index in range(len(slices)) if before.null_count == len(before) > 0 else torn.tolist():
             self._sum_up(slices[index])
         self._arena.words[controls] = self._noted_beside(slices, headers, places) if undo else after
-        passing("apply: done")
+        reach("apply: done")
 
     def load(self, slice_: int, rows: Iterable[tuple[pa.Array, pa.Array]], header: Header) -> None:
         self.drop(slice_)
@@ -159,7 +159,7 @@ class TableStore:
             self._insert(slice_, array_words(keys), array_words(values))
         self._sum_up(slice_)
         self._write_note(fresh, header)
-        passing("rebuild: base loaded")
+        reach("rebuild: base loaded")
         os.replace(self._path(slice_) + ".new", self._path(slice_))
 
     def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
@@ -181,9 +181,9 @@ class TableStore:
         beside = self._path(slice_) + ".new"
         with source.open("rb") as reading, open(beside, "wb") as writing:
             shutil.copyfileobj(reading, writing, 1 << 20)
-        passing("copy: half")
+        reach("copy: half")
         os.replace(beside, self._path(slice_))
-        passing("copy: done")
+        reach("copy: done")
         return True
 
     def drop(self, slice_: int) -> None:
@@ -266,7 +266,7 @@ class TableStore:
         fresh[gone, self._key_words :] = 0
         half = len(rows) // 2
         self._table[rows[:half]] = fresh[:half]
-        passing("apply: half")
+        reach("apply: half")
         self._table[rows[half:]] = fresh[half:]
 
     # -- checksums -----------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ class TableStore:
             self._arena.write(fresh.at + _NOTE_AT[1], self._arena.read(old.at + _NOTE_AT[1], _NOTE_BYTES))
             self._arena.words[fresh.at // WORD + _CONTROL] = self._arena.words[old.at // WORD + _CONTROL]
             self._sum_up(slice_)
-            passing("grow: built")
+            reach("grow: built")
             os.replace(self._path(slice_) + ".new", self._path(slice_))
         except BaseException:
             self._mapped[slice_] = old

@@ -1,8 +1,8 @@
-"""Merging of deltas into snapshots, and clean-up: off the path of epochs, so that recovery stays short and disk use bounded.
+"""Merges deltas into snapshots and deletes old files beside the epochs, so that recovery stays short and disk use bounded.
 
-A merge rebuilds a slice in a scratch folder, by the very code that recovery uses, and writes it down as a snapshot; so every snapshot
-proves that its predecessor and the deltas since can be read. Nothing is deleted before what replaces it is durable, and
-anything may be interrupted at any point and done again.
+A merge rebuilds a slice in a scratch folder with the code of recovery and writes it as a snapshot: every snapshot proves that its
+predecessor and the deltas since can be read. Upkeep deletes a file only when its replacement is durable, and may be interrupted
+at any point.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 from headgate.config import StateSettings
 from headgate.errors import StateDamagedError, StateError, StateLostError
 from headgate.state.checkpoint import Checkpoint, DeltaFile, Life, epoch_name, snapshot_name
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 from headgate.state.opening import Opener
 from headgate.state.store import SliceStore, on_disk
 from headgate.state.stores import locks_of, new_store
@@ -31,30 +31,30 @@ Records = Mapping[int, tuple[DeltaFile, ...]]
 
 @dataclass(frozen=True)
 class Upkeep:
-    """Keeps the checkpoint of one operator small. One process does it at a time; epochs go on meanwhile."""
+    """Keeps the checkpoint of one operator small. One process runs it at a time; epochs continue meanwhile."""
 
     checkpoint: Checkpoint
     life: Life
     settings: StateSettings
     scratch: Path
-    """A local folder with room for the largest slices."""
+    """A local folder with enough space for the largest slices."""
     live: Sequence[Path] = ()
-    """Folders of this host with the copies that lanes work on: where the durable files are damaged, they are the only good copy."""
+    """Folders of this host with the copies that lanes work on: the only good copies where durable files are damaged."""
 
     def run(self) -> None:
-        """Merge what is due, then clean up, even if a merge failed."""
+        """Merge the slices that are due, then clean up, even if a merge failed."""
         try:
             self.merge()
         finally:
             self.clean_up()
 
     def remove_leftovers(self) -> None:
-        """Remove what a process that was killed has left half-written; to be called before the first epoch of a driver."""
+        """Remove half-written files of a killed process; a driver calls this before its first epoch."""
         self.checkpoint.location.remove_leftovers()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def merge(self) -> None:
-        """New snapshots of the slices whose deltas have grown enough."""
+        """Write snapshots of the slices whose deltas have grown enough."""
         epochs = self.checkpoint.epochs()
         # The newest epoch may still be run and committed again; the one before cannot.
         upto = epochs[-1] - 1 if epochs else -1
@@ -68,7 +68,7 @@ class Upkeep:
             self._merge(due, upto, records)
 
     def _merge(self, due: list[int], upto: int, records: Records) -> None:
-        """All together, so that each delta is read once; if that fails, one by one, and from live copies where nothing else is left."""
+        """Merge all slices together, so that each delta is read once; if that fails, one by one, and at last from live copies."""
         try:
             self._snapshot(due, upto, records)
             return
@@ -85,9 +85,9 @@ class Upkeep:
             raise StateLostError("; ".join(lost))
 
     def _heal(self, slice_: int) -> bool:
-        """A snapshot of the copy that lanes work on, as of the newest epoch; whether there was such a copy.
+        """Write a snapshot of the copy that lanes work on, as of the newest epoch; returns whether there was such a copy.
 
-        A driver that starts at that epoch again voids the snapshot, as it voids every snapshot of an epoch that it runs.
+        A driver that starts at that epoch again voids the snapshot.
         """
         newest = self.checkpoint.epochs()[-1]
         for folder in self.live:
@@ -118,7 +118,7 @@ class Upkeep:
             for epoch, files in records.items()
             if epoch > last
             for file in files
-            if slice_ in file.slices and not file.full
+            if slice_ in file.slices
         )
         size = self.checkpoint.location.size(snapshot_name(slice_, last)) if snapshots else 0
         return bool(snapshots) and grown > self.settings.merge_ratio * size
@@ -147,13 +147,13 @@ class Upkeep:
     # -- clean-up --------------------------------------------------------------------------------------------------------
 
     def clean_up(self) -> None:
-        """Delete what no recovery will read: snapshots beyond those kept, deltas before the oldest kept, files that no record names."""
+        """Delete files that no recovery reads: old snapshots, deltas before the oldest kept snapshot, and deltas that no record names."""
         kept = self._kept_snapshots()
         doomed = self._old_snapshots(kept) + self._old_deltas(kept)
-        passing("clean-up: before delete")
+        reach("clean-up: before delete")
         for index, name in enumerate(doomed):
             if index == len(doomed) // 2:
-                passing("clean-up: half")
+                reach("clean-up: half")
             self.checkpoint.location.delete(name)
 
     def _kept_snapshots(self) -> dict[int, list[int]]:
@@ -172,18 +172,18 @@ class Upkeep:
         ]
 
     def _old_deltas(self, kept: dict[int, list[int]]) -> list[str]:
-        """Deltas go before the records that name them; a record without its files is only deleted late, never missed."""
+        """Delete deltas before the records that name them: an interrupted clean-up leaves a record without files, never the reverse."""
         epochs = self.checkpoint.epochs()
         if not epochs:
             return []
-        # Until every slice has as many snapshots as are kept, recovery may want to start at the very beginning.
+        # Until every slice has `kept_snapshots` snapshots, recovery may start at the first epoch.
         whole = len(kept) == self.life.slices and all(
             len(found) >= self.settings.kept_snapshots for found in kept.values()
         )
         first_needed = min((min(found) for found in kept.values()), default=-1) + 1 if whole else self.life.first_epoch
         records = {epoch: self._readable(epoch) for epoch in epochs}
         named = {file.name for files in records.values() for file in files or ()}
-        # Which files of a damaged record count is not known: they stay until no recovery can want them.
+        # The files of a damaged record are not known: they stay until no recovery can need them.
         settled = {epoch for epoch in range(epochs[-1]) if records.get(epoch, ()) is not None}
         doomed = []
         for name in self.checkpoint.location.names("deltas"):
@@ -191,19 +191,19 @@ class Upkeep:
             stray = f"deltas/{name}" not in named and epoch in settled
             if stray or epoch < first_needed:
                 doomed.append(f"deltas/{name}")
-        # The record before the oldest delta that is needed says which copies count, and when the next epoch's timers are due.
+        # The record before the oldest needed delta names the copies that count, and when the timers of the next epoch are due.
         return doomed + [epoch_name(epoch) for epoch in epochs[:-2] if epoch < first_needed - 1]
 
 
 class Chore(Protocol):
-    """Something that is done beside the epochs."""
+    """Work beside the epochs."""
 
     def run(self) -> object:
-        """Do what is due."""
+        """Do the work that is due."""
 
 
 class Background:
-    """Does a chore in a thread of its own whenever it is asked to; what goes wrong is reported, and tried again next time."""
+    """Runs a chore in its own thread when asked; reports errors, and tries again the next time."""
 
     def __init__(self, chore: Chore, on_error: Callable[[StateError], None]) -> None:
         self._chore, self._on_error = chore, on_error
@@ -212,11 +212,11 @@ class Background:
         self._thread.start()
 
     def ask(self) -> None:
-        """There are new epochs; returns at once."""
+        """Ask for a run; returns at once."""
         self._wanted.set()
 
     def close(self) -> None:
-        """Finish what is being done, and stop."""
+        """Finish the current run, then stop."""
         self._thread.close(None, self._end)
 
     def _end(self) -> None:

@@ -19,7 +19,7 @@ from headgate.bench import chaos
 from headgate.bench.chaos.faults import drawn
 from headgate.bench.chaos.feeder import STREAMS, Fed, Feeder
 from headgate.bench.chaos.oracle import OutputFaults, verdict
-from headgate.bench.chaos.service import Role, SupervisedService
+from headgate.bench.chaos.service import ProcessRole, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
 
 EXACT = OutputFaults(rows=3, lost=0, doubled=0, sequence_errors=0, wrong_totals=0)
@@ -137,8 +137,8 @@ def test_parent_of_a_jvm_is_its_driver_only_if_it_belongs_to_the_service(tmp_pat
     ]
     process = subprocess.Popen(jvm)
     try:
-        wait_until(lambda: service.processes()[Role.JVM])
-        assert service.processes()[Role.DRIVER] == []
+        wait_until(lambda: service.processes()[ProcessRole.JVM])
+        assert service.processes()[ProcessRole.DRIVER] == []
         assert [one.pid for one in service.left()] == [process.pid]
     finally:
         service.close()

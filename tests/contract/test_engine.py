@@ -176,6 +176,19 @@ def test_only_an_engine_with_epochs_counts_them(kind: str, engine: SimulatedEngi
         assert (reading.epochs, reading.in_epochs_s, pace_s) == (None, None, None)
 
 
+def test_only_an_engine_with_epochs_tells_how_long_they_took(kind: str, engine: SimulatedEngine) -> None:
+    reading = read(after(engine, 60), "page-load")
+    found = engine.epochs("page-load")
+    if kind != "epochs":
+        assert found == ()
+        return
+    assert reading.epochs is not None and reading.in_epochs_s is not None
+    assert [one.number for one in found] == list(range(reading.epochs))[-len(found) :]
+    assert 45 <= len(found) <= 50
+    assert all(one.started_s + one.took_s <= later.started_s + 1e-6 for one, later in pairwise(found))
+    assert sum(one.took_s for one in found) <= reading.in_epochs_s + 1e-6
+
+
 # -- apply
 
 

@@ -20,6 +20,7 @@ from types import MappingProxyType
 import numpy
 import pytest
 
+from headgate.core.alerts import Alert, AlertKind
 from headgate.core.hosts import HostType
 from headgate.core.latency import Latency
 from headgate.core.model import (
@@ -58,7 +59,9 @@ def snapshot(at_s: float, allocation: Allocation) -> Snapshot:
 
 def summary(at_s: float, *jobs: str) -> RoundRecord:
     record = JobRecord(utility=13.1, worth=90.0, latency_s=0.412, lanes={"join": 2}, intent="60 ms", met=False)
-    return RoundRecord(at_s, "not converged", 311.0, 410.0, dict.fromkeys(jobs, record), "waits", ("lease a host",))
+    return RoundRecord(
+        at_s, "not converged", 311.0, 410.0, dict.fromkeys(jobs, record), "waits", (Alert("lease a host"),)
+    )
 
 
 def action(job: str, lanes: int, kind: ActionKind = ActionKind.RECONFIGURE) -> Action:
@@ -355,8 +358,21 @@ def test_journal_from_before_leases_were_actions_goes_on(path: Path) -> None:
         assert now.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
+def test_advice_in_a_journal_of_an_earlier_version_is_a_sentence(path: Path) -> None:
+    with SqliteJournal(path) as journal:
+        write(journal, 10)
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("""UPDATE rounds SET summary = json_set(summary, '$.advice', json('["lease a host"]'))""")
+        older.execute("PRAGMA user_version = 2")
+        older.commit()
+    with SqliteJournal(path) as journal:
+        (record,) = journal.rounds()
+        assert [(alert.kind, alert.sentence) for alert in record.advice] == [(AlertKind.EARLIER, "lease a host")]
+        assert next(journal.rounds("page-load")).advice == record.advice
+
+
 def test_reads_more_rounds_than_a_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.journal.PAGE_ROUNDS", 3)
+    monkeypatch.setattr("headgate.journal.sqlite.PAGE_ROUNDS", 3)
     with SqliteJournal(path) as journal:
         for at_s in range(10):
             write(journal, at_s)

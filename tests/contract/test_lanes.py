@@ -11,7 +11,7 @@ from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Operat
 from headgate.loads import Steady
 from headgate.sim import constants
 from headgate.sim.engine import SimulatedEngine
-from headgate.sim.keys import lane_shares
+from headgate.sim.models.keys import lane_shares
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, Generated, HostSpec, JobSpec, OperatorSpec, Scenario
 from tests.contract.promises import read

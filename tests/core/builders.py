@@ -10,7 +10,7 @@ from functools import cache
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
-from headgate.core.metrics import JobView, Sample, Span, View, Windows, view_of
+from headgate.core.metrics import JobView, View, view_of
 from headgate.core.model import (
     OUTSIDE,
     Action,
@@ -25,6 +25,7 @@ from headgate.core.model import (
     Outcome,
     Snapshot,
 )
+from headgate.core.windows import Sample, Span, Windows
 from headgate.scheduler.memory import Decision, State
 from headgate.scheduler.rules import TRANSITIONS, step
 from tests.examples import examples
@@ -155,6 +156,9 @@ class Seen:
     """Rows in front of `work` now."""
     draining_rows_s: float = 0.0
     """By how much they become fewer."""
+    share: int | None = None
+    """Declared share; None: the engine has no shares."""
+    raised_share: int | None = None
 
     @property
     def job(self) -> Job:
@@ -162,7 +166,7 @@ class Seen:
 
     @property
     def allocation(self) -> JobAllocation:
-        return JobAllocation({"in": 1, "work": self.lanes}, self.pace_s)
+        return JobAllocation({"in": 1, "work": self.lanes}, self.pace_s, share=self.raised_share)
 
     def reading(self, at_s: float, back_s: float = 0.0) -> JobReading:
         """As it was `back_s` seconds before `at_s`."""
@@ -176,10 +180,12 @@ class Seen:
         )
         latency_s = self.latency_s if back_s or self.newest_s is None else self.newest_s
         latency = _latency(latency_s, self.rows_s * ROUND_S)
+        share = self.share if self.raised_share is None else self.raised_share
         if self.epoch_s is None:
-            return counts.reading(latency=latency)
+            return dataclasses.replace(counts.reading(latency=latency), share=share)
         epochs = round(then_s / max(self.epoch_s, self.pace_s or 0.0))
-        return counts.reading(latency=latency, in_epochs_s=epochs * self.epoch_s, epochs=epochs)
+        found = counts.reading(latency=latency, in_epochs_s=epochs * self.epoch_s, epochs=epochs)
+        return dataclasses.replace(found, share=share)
 
     def samples(self, at_s: float) -> Iterable[tuple[float, JobReading]]:
         for rounds in range(round(self.span_s / ROUND_S), -1, -1):
@@ -249,7 +255,7 @@ class Story:
         """Rounds until the last action has been judged; the decision of that round."""
         for _ in range(60):
             decision = self.see(*seen, hosts=hosts)
-            if decision.verdict is not None:
+            if decision.verdicts:
                 return decision
         raise AssertionError("the last action was never judged")
 
@@ -267,7 +273,7 @@ class Story:
         if seen.name not in self.given:
             return seen
         given = self.given[seen.name]
-        return dataclasses.replace(seen, lanes=given.lanes["work"], pace_s=given.pace_s)
+        return dataclasses.replace(seen, lanes=given.lanes["work"], pace_s=given.pace_s, raised_share=given.share)
 
 
 def started(*seen: Seen, settings: Settings | None = None, hosts: tuple[HostReading, ...] = IDLE) -> Story:

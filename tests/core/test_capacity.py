@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.core.metrics import Span, capacities, cluster_congested, epoch_s
+from headgate.core.metrics import capacities, cluster_congested
 from headgate.core.model import HostReading
+from headgate.core.windows import Span, epoch_s
 from tests.core.builders import LAW, Counts, chain, span_of_counts
 
 GRAPH = chain("in", "parse", "rank")

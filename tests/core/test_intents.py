@@ -146,7 +146,7 @@ def test_each_goal_may_have_its_own_shape() -> None:
             {"latency": "2s", "shape": {"latncy": "knee"}},
             r'shape: there is no field "latncy".*Did you mean "latency"\?',
         ),
-        ({"latency": "2s", "shape": {"juice": "knee"}}, "shape has one for juice, but the intent has no juice"),
+        ({"latency": "2s", "shape": {"juice": "knee"}}, "shape has an entry for juice, but the intent has no juice"),
     ],
 )
 def test_impossible_intents_are_refused_with_a_sentence(fields: dict[str, Any], sentence: str) -> None:

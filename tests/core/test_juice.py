@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.metrics import Sample, Span, job_juice
+from headgate.core.metrics import job_juice
 from headgate.core.model import Graph, Operator
+from headgate.core.windows import Sample, Span
 from tests.core.builders import LAW, Counts, chain, span_of_counts
 
 K = 1000.0
@@ -107,8 +108,23 @@ def test_rows_that_wait_for_less_than_two_epochs_are_not_late() -> None:
 
 def test_rows_that_wait_for_more_than_two_epochs_are_late() -> None:
     counts = Counts(chain("in"), sources={"in": (6000, 4400)})
+    assert job_juice(counts.graph, _in_mid_life(counts, epochs=12)) == pytest.approx(1 - 600 / 6000)
+
+
+def _in_mid_life(counts: Counts, epochs: int) -> Span:
+    """The span of these counts in a job that has finished a hundred epochs before."""
+    span = span_of_counts(counts, in_epochs_s=10, epochs=epochs)
+    first, last = (
+        dataclasses.replace(one, reading=dataclasses.replace(one.reading, epochs=(one.reading.epochs or 0) + 100))
+        for one in (span.first, span.last)
+    )
+    return Span(first, last, span.latency)
+
+
+def test_rows_that_come_late_from_the_start_of_a_job_all_count() -> None:
+    counts = Counts(chain("in"), sources={"in": (6000, 4400)})
     span = span_of_counts(counts, in_epochs_s=10, epochs=12)
-    assert job_juice(counts.graph, span) == pytest.approx(1 - 600 / 6000)
+    assert job_juice(counts.graph, span) == pytest.approx(4400 / 6000)
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2])
@@ -137,6 +153,22 @@ def test_juice_of_a_job_in_epochs_does_not_depend_on_when_it_is_looked_at(
 
     found = job_juice(graph, Span(seen(from_s), seen(from_s + seconds), None))
     assert found == pytest.approx(share, abs=0.05)
+
+
+@pytest.mark.parametrize("epoch_s", [1.0, 2.5, 4.0])
+@pytest.mark.parametrize("judged_s", [8.0, 12.0, 16.0, 24.0])
+def test_job_that_falls_behind_from_its_start_has_the_same_juice_at_once(epoch_s: float, judged_s: float) -> None:
+    graph, rows_s, share, window_s = chain("in"), 1300.0, 0.25, 12.0
+
+    def seen(at_s: float) -> Sample:
+        """Every epoch reads a quarter of the rows that come while it runs; the first begins after a second."""
+        epochs = math.floor(max(0.0, at_s - 1.0) / epoch_s)
+        counts = Counts(graph, sources={"in": (rows_s * at_s, epochs * epoch_s * rows_s * share)})
+        age_s = at_s - 1.0 - epochs * epoch_s
+        return Sample(at_s, dataclasses.replace(counts.reading(epochs=epochs), epoch_age_s=age_s))
+
+    span = Span(seen(max(2.0, judged_s - window_s)), seen(judged_s), None)
+    assert job_juice(graph, span) == pytest.approx(share, abs=0.05)
 
 
 def test_parent_that_sends_nothing_passes_its_juice_on() -> None:

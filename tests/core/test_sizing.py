@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import Settings
+from headgate.config.settings import settings_from
 from headgate.core.intents import Intent
-from headgate.core.metrics import JobView, Sample, Windows, view_of
+from headgate.core.metrics import JobView, view_of
 from headgate.core.model import Graph, Job, JobAllocation, Operator
 from headgate.core.sizing import fewer_lanes, longest_pace_s, more_lanes, unmeasured
-from headgate.settings import settings_from
+from headgate.core.windows import Sample, Windows
 from tests.core.builders import LAW, Counts, Seen, chain, job_view, nothing, snapshot
 
 PAPER = settings_from({"sizing": "paper"})
@@ -166,6 +167,18 @@ def test_no_operator_gets_more_lanes_than_allowed_nor_loses_any(
 
 shares = st.floats(0, 1)
 lanes_counts = st.integers(1, 40)
+
+
+@LAW
+@given(st.sampled_from([PAPER, MODEL]), lanes_counts, lanes_counts, shares)
+def test_a_keyed_operator_never_gets_more_lanes_than_it_has_slices(
+    settings: Settings, slices: int, lanes: int, busy: float
+) -> None:
+    seen = measured(PAIR, {"in": 1, "work": lanes}, {"in": 0.1, "work": busy})
+    work = replace(seen.samples[-1].reading.operators["work"], slice_rows=(1.0,) * slices)
+    reading = replace(seen.samples[-1].reading, operators={**seen.samples[-1].reading.operators, "work": work})
+    keyed = replace(seen, samples=(*seen.samples[:-1], replace(seen.samples[-1], reading=reading)))
+    assert more_lanes(keyed, settings)["work"] == max(lanes, min(slices, more_lanes(seen, settings)["work"]))
 
 
 @LAW
@@ -327,6 +340,18 @@ def test_epochs_follow_one_another_when_there_is_no_time_to_spare() -> None:
 
 def test_job_without_a_latency_intent_starts_an_epoch_every_round() -> None:
     assert paced(Intent(juice=0.9)) == MODEL.round_s
+
+
+@pytest.mark.parametrize("intent", [Intent(latency="10s"), Intent(latency="10s", juice=0.9), Intent(juice=0.9)])
+def test_pace_leaves_room_for_all_rows_below_the_read_limit(intent: Intent) -> None:
+    """100 rows per second arrive, and an epoch reads 200: after more than 2 s, some would wait for the next epoch but one."""
+    view = job_view(Seen("job", rows_s=100.0, epoch_s=0.5, pace_s=3.0))
+    limited = tuple(replace(one, reading=replace(one.reading, read_limit=200)) for one in view.samples)
+    assert view.span is not None
+    span = replace(view.span, first=limited[0], last=limited[-1])
+    job = replace(view.job, intent=intent)
+    pace_s = longest_pace_s(replace(view, job=job, span=span), MODEL)
+    assert pace_s == pytest.approx(MODEL.pace_margin * 2.0)
 
 
 def test_pace_is_not_known_without_epochs() -> None:

@@ -10,8 +10,9 @@ import pytest
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
-from headgate.core.metrics import JobView, Windows, span_of, view_of
+from headgate.core.metrics import JobView, view_of
 from headgate.core.model import Job, JobAllocation, JobReading
+from headgate.core.windows import Windows, span_of
 from tests.core.builders import PLAIN, Counts, chain, snapshot
 
 SETTINGS = Settings()

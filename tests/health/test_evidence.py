@@ -8,27 +8,27 @@ from collections.abc import Callable
 import pytest
 
 from headgate.config import Settings
-from headgate.core.metrics import Sample
 from headgate.core.model import JobReading
+from headgate.core.windows import Sample
 from headgate.health.demand import Evening, evening
 from headgate.health.policies import Late, Provision, Throughput
-from headgate.health.records import LogEntry, Patient
-from tests.health.patients import Lanes, looked_at, one_hot, patient
+from headgate.health.records import LogEntry, ObservedJob
+from tests.health.observed_jobs import Lanes, looked_at, observed, one_hot
 
 BUSY_EPOCHS = Lanes((100.0,) * 4, (0.9,) * 4, None, None, None, epochs_s=0.99)
 """Four lanes that keep up, busy nearly all the time, in epochs of a second."""
 
 
-def kinds(one: Patient, policy: Provision | None = None) -> list[str]:
+def kinds(one: ObservedJob, policy: Provision | None = None) -> list[str]:
     return [diagnosis.kind for diagnosis in looked_at(one, policy)[2]]
 
 
-def symptoms(one: Patient, policy: Provision | None = None) -> set[str]:
+def symptoms(one: ObservedJob, policy: Provision | None = None) -> set[str]:
     return {symptom.kind for symptom in looked_at(one, policy)[1]}
 
 
-def changed(one: Patient, change: Callable[[float, JobReading], JobReading]) -> Patient:
-    """The same patient with other readings; each is changed by its time."""
+def changed(one: ObservedJob, change: Callable[[float, JobReading], JobReading]) -> ObservedJob:
+    """The same job with other readings; each is changed by its time."""
     samples = tuple(Sample(s.at_s, change(s.at_s, s.reading)) for s in one.samples)
     return dataclasses.replace(one, samples=samples, view=dataclasses.replace(one.view, samples=samples))
 
@@ -36,13 +36,13 @@ def changed(one: Patient, change: Callable[[float, JobReading], JobReading]) -> 
 # -- a standing backlog ----------------------------------------------------------------------------------------------------------
 
 
-def behind(rows: float, seconds: float = 300.0) -> Patient:
+def behind(rows: float, seconds: float = 300.0) -> ObservedJob:
     """The job keeps up, with so many rows that have waited for long."""
 
     def more(at_s: float, reading: JobReading) -> JobReading:
         return dataclasses.replace(reading, arrived={"in": reading.arrived["in"] + rows}, backlog=rows)
 
-    return changed(patient(BUSY_EPOCHS, seconds=seconds), more)
+    return changed(observed(BUSY_EPOCHS, seconds=seconds), more)
 
 
 def test_rows_that_stand_for_longer_than_the_limit_ask_for_lanes() -> None:
@@ -78,7 +78,7 @@ def test_few_keys_are_no_skew() -> None:
         (0.0, 200.0, 200.0), (0.0, 0.6, 0.6), None, None, None, arrived=500.0, epochs_s=0.9, source_busy=0.1, slices=(200.0, 200.0),
         slice_lanes=(1, 2), places={"work": (1, 2)},
     )  # fmt: skip
-    one = patient(two_keys)
+    one = observed(two_keys)
     assert evening(one, "work") is Evening.NOTHING
     assert kinds(one) == []
 
@@ -88,19 +88,19 @@ def test_slices_that_only_more_lanes_can_spread_are_too_few_lanes() -> None:
         (200.0, 200.0, 100.0), (0.9, 0.9, 0.45), None, None, None, arrived=700.0, epochs_s=0.95, slices=(100.0,) * 5,
         places={"work": (0, 1, 0, 1, 2)},
     )  # fmt: skip
-    one = patient(five)
+    one = observed(five)
     assert evening(one, "work") is Evening.LANES
     assert kinds(one) == ["too few lanes"]
 
 
 def test_skew_that_other_lanes_for_slices_mend_is_skew() -> None:
-    assert evening(patient(one_hot()), "work") is not Evening.NOTHING
-    assert kinds(patient(one_hot(times=3.0))) == ["skew"]
+    assert evening(observed(one_hot()), "work") is not Evening.NOTHING
+    assert kinds(observed(one_hot(times=3.0))) == ["skew"]
 
 
-def falling_behind(lanes: Lanes, slow_s: Callable[[float], float], seconds: float = 60.0) -> Patient:
+def falling_behind(lanes: Lanes, slow_s: Callable[[float], float], seconds: float = 60.0) -> ObservedJob:
     """Lane 0 is busier than the others by a factor that depends on the seconds since the window began."""
-    one = patient(lanes, seconds=seconds, misses=True)
+    one = observed(lanes, seconds=seconds, misses=True)
     began_s = one.samples[0].at_s
     total = {began_s: 0.0}
 
@@ -155,9 +155,9 @@ def test_lanes_are_compared_on_a_full_window_if_epochs_are_too_long_for_more() -
 
 
 def test_few_rows_differ_by_chance() -> None:
-    def thin(rows: tuple[float, ...]) -> Patient:
+    def thin(rows: tuple[float, ...]) -> ObservedJob:
         lanes = Lanes(rows, tuple(row / 10 for row in rows), None, None, None, arrived=9 * sum(rows), epochs_s=0.9)
-        return patient(lanes, Settings(), seconds=60.0, misses=True)
+        return observed(lanes, Settings(), seconds=60.0, misses=True)
 
     assert "rates uneven" not in symptoms(thin((0.3, 0.2, 0.2, 0.2)))
     assert "rates uneven" in symptoms(thin((9.0, 6.0, 6.0, 6.0)))

@@ -16,20 +16,20 @@ from headgate.health.records import Alert, Diagnosis, DiagnosisKind, Measurement
 from headgate.health.resolving import MoveLanes, ReassignSlices, ScaleDown, ScaleSource, ScaleUp
 from headgate.state.placement.routing import lane_loads
 from tests.core.builders import LAW
-from tests.health.patients import Lanes, looked_at, one_hot, one_slow, patient, too_few
+from tests.health.observed_jobs import Lanes, looked_at, observed, one_hot, one_slow, too_few
 
 COUNTS = st.integers(2, 64)
 
 
 def diagnosed(lanes: Lanes, **given: object) -> list[Diagnosis]:
-    return looked_at(patient(lanes, **given))[2]  # type: ignore[arg-type]
+    return looked_at(observed(lanes, **given))[2]  # type: ignore[arg-type]
 
 
 # -- sensors
 
 
 def test_every_lane_is_measured_by_rows_time_per_row_waiting_and_holding_back() -> None:
-    measured, _, _ = looked_at(patient(one_slow(4, 0.5)))
+    measured, _, _ = looked_at(observed(one_slow(4, 0.5)))
     assert measured.values(MeasurementKind.ROWS, "work") == pytest.approx((100,) * 4)
     assert measured.values(MeasurementKind.COST, "work") == pytest.approx((0.005, 0.005, 0.005, 0.01))
     assert measured.values(MeasurementKind.PENDING, "work") == pytest.approx((0, 0, 0, 5000))
@@ -38,7 +38,7 @@ def test_every_lane_is_measured_by_rows_time_per_row_waiting_and_holding_back() 
 
 
 def test_rows_that_a_lane_works_off_from_its_queue_do_not_count_as_given() -> None:
-    job = patient(Lanes((10.0, 50.0), (0.1, 0.5), (0.0, 0.0)))
+    job = observed(Lanes((10.0, 50.0), (0.1, 0.5), (0.0, 0.0)))
     first = job.samples[0].reading.operators["work"]
     before = dataclasses.replace(first, queued=(0.0, 40.0 * 900))
     reading = dataclasses.replace(
@@ -53,7 +53,7 @@ def test_rows_that_a_lane_works_off_from_its_queue_do_not_count_as_given() -> No
 
 def test_without_queues_a_lane_with_more_to_do_shows_by_its_time() -> None:
     job = dataclasses.replace(one_slow(4, 0.5), queued=None, held=None, job_held=None, epochs_s=0.9, arrived=500.0)
-    measured, symptoms, _ = looked_at(patient(job))
+    measured, symptoms, _ = looked_at(observed(job))
     assert measured.values(MeasurementKind.PENDING, "work") == pytest.approx((0.5, 0.5, 0.5, 1.0))
     assert [symptom.lanes for symptom in symptoms if symptom.kind == SymptomKind.UNEVEN_PENDING] == [(3,)]
 
@@ -62,7 +62,7 @@ def test_without_backpressure_input_that_is_late_counts_as_held_back() -> None:
     job = dataclasses.replace(
         too_few(4), queued=None, held=None, job_held=None, epochs_s=1.0, arrived=500.0, source_busy=0.1
     )
-    measured, symptoms, _ = looked_at(patient(job))
+    measured, symptoms, _ = looked_at(observed(job))
     assert measured.one(MeasurementKind.HELD) == pytest.approx(0.2, abs=0.01)
     assert [(s.kind, s.operator) for s in symptoms if s.kind == SymptomKind.HELD_BACK] == [
         (SymptomKind.HELD_BACK, "work")
@@ -159,7 +159,7 @@ def test_lanes_are_spare_in_epochs_though_these_follow_one_another_without_a_bre
 
 def test_missed_intent_is_explained_though_nothing_is_held_back() -> None:
     slow = dataclasses.replace(one_slow(4, 0.5), held=None, job_held=None, epochs_s=0.5, queued=None, source_busy=0.1)
-    (found,) = looked_at(patient(slow, misses=True), Late())[2]
+    (found,) = looked_at(observed(slow, misses=True), Late())[2]
     assert (found.kind, found.lanes) == (DiagnosisKind.SLOW_LANES, (3,))
     assert "host-4" in found.text
 
@@ -167,16 +167,16 @@ def test_missed_intent_is_explained_though_nothing_is_held_back() -> None:
 def test_too_little_input_is_found_only_while_nothing_is_held_back() -> None:
     policy = Throughput(1000.0)
     calm = Lanes((100.0,) * 4, (0.5,) * 4, (0.0,) * 4, (0.0,) * 4)
-    assert [d.kind for d in looked_at(patient(calm), policy)[2]] == [DiagnosisKind.TOO_LITTLE_INPUT]
-    assert [d.kind for d in looked_at(patient(too_few(4)), policy)[2]] == [DiagnosisKind.TOO_FEW_LANES]
-    assert looked_at(patient(calm), Throughput(300.0))[2] == []
+    assert [d.kind for d in looked_at(observed(calm), policy)[2]] == [DiagnosisKind.TOO_LITTLE_INPUT]
+    assert [d.kind for d in looked_at(observed(too_few(4)), policy)[2]] == [DiagnosisKind.TOO_FEW_LANES]
+    assert looked_at(observed(calm), Throughput(300.0))[2] == []
 
 
 # -- resolvers
 
 
 def resolved(resolver: object, lanes: Lanes, settings: Settings | None = None) -> Remedy | Alert | None:
-    job = patient(lanes, settings)
+    job = observed(lanes, settings)
     measured, _, found = looked_at(job)
     diagnosis = found[0] if found else Diagnosis(DiagnosisKind.TOO_LITTLE_INPUT, "in", "")
     return resolver.resolve(diagnosis, measured, job)  # type: ignore[attr-defined,no-any-return]
@@ -278,7 +278,7 @@ def test_source_gets_lanes_by_target_over_actual_at_most_four_times_as_many() ->
 def test_source_never_gets_more_lanes_than_partitions_and_then_says_so() -> None:
     assert remedied(ScaleSource(50_000.0), source_at(200.0, most=3)).allocation.lanes["in"] == 3
     answer = resolved(ScaleSource(50_000.0), source_at(200.0, lanes=3, most=3))
-    assert isinstance(answer, Alert) and "as many lanes as they may" in answer.text
+    assert isinstance(answer, Alert) and "reached their lane limit" in answer.text
 
 
 def test_source_that_waits_for_rows_gets_no_lanes_but_an_alert() -> None:
@@ -304,7 +304,7 @@ def test_source_that_reads_up_to_its_limit_gets_a_higher_one_at_most_four_times_
 def test_read_limit_holds_back_the_input_and_no_lane_does() -> None:
     assert [d.kind for d in diagnosed(limited(200))] == []
     assert [d.kind for d in diagnosed(limited(1_000_000))] == [DiagnosisKind.TOO_FEW_LANES]
-    diagnoses = looked_at(patient(limited(200)), Throughput(500.0))[2]
+    diagnoses = looked_at(observed(limited(200)), Throughput(500.0))[2]
     assert [diagnosis.kind for diagnosis in diagnoses] == [DiagnosisKind.TOO_LITTLE_INPUT]
 
 
@@ -312,7 +312,7 @@ def test_read_limit_holds_back_the_input_and_no_lane_does() -> None:
 
 
 def test_action_carries_its_diagnosis_its_symptoms_and_their_measurements() -> None:
-    job = patient(one_slow(4, 0.5))
+    job = observed(one_slow(4, 0.5))
     measured, _, (diagnosis,) = looked_at(job)
     answer = MoveLanes().resolve(diagnosis, measured, job)
     assert isinstance(answer, Remedy)

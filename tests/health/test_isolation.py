@@ -11,15 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from headgate.config import Settings
+from headgate.core.intents import Intent
+from headgate.core.metrics import View
 from headgate.errors import ScenarioError
-from headgate.health.care import Care, Off
 from headgate.health.examiners import SwitchedOffError
+from headgate.health.examining import Examination, History
 from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.health.policies import user_policies_from
+from headgate.health.records import ObservedJob
 from headgate.scheduler.policies import Headgate
+from headgate.scheduler.regulation import Regulation, SwitchedOff
+from headgate.scheduler.trials import Trials
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import read_scenario
-from tests.health.patients import Lanes, one_slow, patient, too_few
+from tests.health.observed_jobs import Lanes, observed, one_slow, too_few
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 1.0
@@ -37,7 +43,7 @@ BODIES = {
     "nonsense": """
         class Text:
             name = "text"
-            def resolve(self, diagnosis, measured, patient):
+            def resolve(self, diagnosis, measured, observed):
                 return Remedy("text", diagnosis, "many lanes", "")
         class Mine(Provision):
             resolvers = {DiagnosisKind.TOO_FEW_LANES: (Text(),)}
@@ -46,9 +52,9 @@ BODIES = {
         import dataclasses
         class Less:
             name = "less"
-            def resolve(self, diagnosis, measured, patient):
-                lanes = dict.fromkeys(patient.view.allocation.lanes, -3)
-                return Remedy("less", diagnosis, patient.view.allocation.with_lanes(lanes), "")
+            def resolve(self, diagnosis, measured, observed):
+                lanes = dict.fromkeys(observed.view.allocation.lanes, -3)
+                return Remedy("less", diagnosis, observed.view.allocation.with_lanes(lanes), "")
         class Mine(Provision):
             resolvers = {DiagnosisKind.TOO_FEW_LANES: (Less(),)}
     """,
@@ -87,9 +93,9 @@ BODIES = {
 }
 SENTENCES = {
     "raises": "it raised RuntimeError: no idea (mine.py, line",
-    "nonsense": "nonsense",
-    "negative": "it returned nonsense: -3 lanes for in; allowed are 1 to 1024",
-    "nothing": "nonsense",
+    "nonsense": "invalid answer",
+    "negative": "it returned an invalid answer: -3 lanes for in; allowed are 1 to 1024",
+    "nothing": "invalid answer",
     "sleeps": "it has not answered within 1 s",
     "spins": "it has not answered within 1 s",
     "exits": "its process has ended",
@@ -117,7 +123,7 @@ def made(tmp_path: Path) -> Iterator[object]:
 @pytest.mark.parametrize("fault", BODIES)
 def test_policy_that_fails_is_told_in_a_sentence(made, fault: str) -> None:
     with pytest.raises(SwitchedOffError) as told:
-        made(BODIES[fault], patience_s=PATIENCE_S).examine(Care(), patient(too_few()))
+        made(BODIES[fault], patience_s=PATIENCE_S).examine(History(), observed(too_few()))
     assert SENTENCES[fault] in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -128,43 +134,45 @@ def test_policy_that_fails_is_told_in_a_sentence(made, fault: str) -> None:
         ("class Mine: pass", "mine:Mine", "TypeError: mine:Mine is Mine, not a HealthPolicy"),
         ("import nowhere", "mine:Mine", "ModuleNotFoundError: No module named 'nowhere' (mine.py, line"),
         ("", "mine:Mine", "AttributeError"),
-        ("", "nobody", 'there is no entry point "nobody" of headgate.scheduler.policies'),
+        ("", "nobody", 'there is no entry point "nobody" of headgate.policies'),
         ("sys.exit(1)", "mine:Mine", "it cannot be loaded: SystemExit"),
     ],
 )
 def test_policy_that_cannot_be_loaded_is_told_in_a_sentence(made, body: str, path: str, sentence: str) -> None:
     with pytest.raises(SwitchedOffError) as told:
-        made(body, path).examine(Care(), patient(too_few()))
+        made(body, path).examine(History(), observed(too_few()))
     assert sentence in str(told.value)
 
 
 def test_good_policy_answers_as_it_would_in_the_loop_itself(made) -> None:
     policy = made("class Mine(Provision):\n    name = 'mine'\n")
     assert policy.invasive
-    care, found = policy.examine(Care(), patient(one_slow()))
+    found = policy.examine(History(), observed(one_slow()))
     assert found.remedy is not None and found.remedy.resolver == "move lanes"
-    assert care.trials["job"].policy == "mine"
-    _, again = policy.examine(care, patient(Lanes((100.0,) * 8, (0.93,) * 8, (0.0,) * 8, (0.0,) * 8)))
+    assert found.tried is not None and found.tried.policy == "mine"
+    again = policy.examine(
+        History(awaited=found.tried), observed(Lanes((100.0,) * 8, (0.93,) * 8, (0.0,) * 8, (0.0,) * 8))
+    )
     assert again.judged is not None and again.judged.useful
 
 
 def test_patience_is_for_all_answers_of_a_round_together(made) -> None:
     body = "class Mine(Provision):\n    def select(self, d):\n        time.sleep(0.4)\n        return d\n"
-    policy = made(body, patience_s=PATIENCE_S)
-    job = patient(too_few())
-    policy.examine(Care(), job)
-    policy.examine(Care(), job)
-    policy.examine(Care(), dataclasses.replace(job, at_s=job.at_s + 10))
-    with pytest.raises(SwitchedOffError, match="not answered within 1 s"):
-        for _ in range(3):
-            policy.examine(Care(), dataclasses.replace(job, at_s=job.at_s + 10))
+    policy = made(body, patience_s=3 * PATIENCE_S)
+    job = observed(too_few())
+    policy.examine(History(), job)
+    policy.examine(History(), job)
+    policy.examine(History(), dataclasses.replace(job, at_s=job.at_s + 10))
+    with pytest.raises(SwitchedOffError, match="not answered within 3 s"):
+        for _ in range(8):
+            policy.examine(History(), dataclasses.replace(job, at_s=job.at_s + 10))
 
 
 def test_what_a_policy_prints_does_not_disturb_its_answers(made) -> None:
     policy = made(
         "print('hello')\nclass Mine(Provision):\n    def select(self, d):\n        print(d)\n        return d\n"
     )
-    _, found = policy.examine(Care(), patient(too_few()))
+    found = policy.examine(History(), observed(too_few()))
     assert found.remedy is not None
 
 
@@ -185,39 +193,39 @@ def test_question_that_a_stopped_policy_does_not_read_holds_up_nobody(made) -> N
     assert policy.invasive
     eventually(lambda: stopped(policy._process.pid))
     lanes = 2000
-    many = patient(Lanes((100.0,) * lanes, (0.9,) * lanes, (1.0,) * lanes, (0.0,) * lanes))
+    many = observed(Lanes((100.0,) * lanes, (0.9,) * lanes, (1.0,) * lanes, (0.0,) * lanes))
     assert len(pickle.dumps(many)) > 1 << 17
     begun_s = time.monotonic()
     with pytest.raises(SwitchedOffError, match="not answered within 1 s"):
-        policy.examine(Care(), many)
+        policy.examine(History(), many)
     assert time.monotonic() - begun_s < 5
 
 
 def test_long_questions_are_answered(made) -> None:
     lanes = 300
-    many = patient(Lanes((100.0,) * lanes, (0.9,) * lanes, (1.0,) * lanes, (0.0,) * lanes))
+    many = observed(Lanes((100.0,) * lanes, (0.9,) * lanes, (1.0,) * lanes, (0.0,) * lanes))
     assert len(pickle.dumps(many)) > 1 << 16
     policy = made("class Mine(Provision):\n    name = 'mine'\n")
-    _, found = policy.examine(Care(), many)
+    found = policy.examine(History(), many)
     assert found.remedy is not None
 
 
 def test_policy_that_failed_is_started_again_by_the_next_question(made) -> None:
     policy = made(BODIES["exits"])
     with pytest.raises(SwitchedOffError):
-        policy.examine(Care(), patient(too_few()))
+        policy.examine(History(), observed(too_few()))
     made("class Mine(Provision):\n    name = 'mine'\n")
-    _, found = policy.examine(Care(), patient(too_few()))
+    found = policy.examine(History(), observed(too_few()))
     assert found.remedy is not None
 
 
 def test_round_does_not_wait_for_a_policy_that_starts(made) -> None:
     policy = made("time.sleep(1)\nclass Mine(Provision):\n    name = 'mine'\n", start_wait_s=0.0)
     begun_s = time.monotonic()
-    care, found = policy.examine(Care(), patient(too_few()))
+    found = policy.examine(History(), observed(too_few()))
     assert time.monotonic() - begun_s < 0.9
-    assert (care, found.remedy, found.cause) == (Care(), None, 'policy "mine" is starting')
-    eventually(lambda: policy.examine(Care(), patient(too_few()))[1].remedy is not None)
+    assert (found.remedy, found.cause) == (None, 'policy "mine" is starting')
+    eventually(lambda: policy.examine(History(), observed(too_few())).remedy is not None)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -282,14 +290,14 @@ def test_policy_of_the_users_may_change_its_job(tmp_path: Path) -> None:
 WATCH = """
 class Mine(HealthPolicy):
     name = "mine"
-    def alerts(self, symptoms, diagnoses, patient):
-        return [Alert(f"{patient.name} has {sum(patient.view.allocation.lanes.values())} lanes")]
+    def alerts(self, symptoms, diagnoses, observed):
+        return [Alert(f"has {sum(observed.view.allocation.lanes.values())} lanes")]
 """
 
 
 def test_policy_that_only_looks_on_sees_every_job_and_changes_none(tmp_path: Path) -> None:
     found = simulated(tmp_path, WATCH, "provision")
-    told = {text.split(" has ")[0] for _, text in found.alerts}
+    told = {text.split(": has ")[0] for _, text in found.alerts}
     assert told == {"ours", "theirs"}
     assert len(found.alerts) == 2, "the same alert is not raised again at once"
 
@@ -300,27 +308,45 @@ def test_scenario_whose_job_names_an_unknown_policy_is_refused(tmp_path: Path) -
 
 
 def test_policies_that_were_switched_off_stay_so_after_a_restart() -> None:
-    before, after = Headgate(dataclasses.replace(patient(too_few()).settings)), Headgate(patient(too_few()).settings)
-    before.state = dataclasses.replace(before.state, care=Care(off={"mine": Off("it raised", 30.0, 2)}))
+    before, after = Headgate(dataclasses.replace(observed(too_few()).settings)), Headgate(observed(too_few()).settings)
+    before.regulation.switched_off = {"mine": SwitchedOff("it raised", 30.0, 2)}
     after.load(before.dump())
-    assert after.state.care.off == {"mine": Off("it raised", 30.0, 2)}
+    assert after.regulation.switched_off == before.regulation.switched_off
+
+
+class Raises:
+    """A policy that fails whenever it is asked."""
+
+    invasive = True
+
+    def examine(self, history: History, observed: ObservedJob) -> Examination:
+        raise RuntimeError("no idea")
 
 
 def test_policy_that_fails_again_and_again_is_asked_less_and_less_often() -> None:
-    care, settings, pauses = Care(), patient(too_few()).settings, []
+    regulation, pauses = Regulation(Settings(), {"mine": Raises()}), []
+    seen = observed(too_few()).view
+    job = dataclasses.replace(seen, job=dataclasses.replace(seen.job, intent=Intent(policy="mine")))
+
+    def asked_at(at_s: float) -> float:
+        regulation.advise(Trials(), View(at_s, {"job": job}, (), frozenset()), {"job"}, {})
+        return regulation.switched_off["mine"].until_s if regulation.switched_off else 0.0
+
+    at_s = 0.0
     for _ in range(10):
-        care = care.switched_off("mine", "it raised", 0.0, settings)
-        pauses.append(care.off["mine"].until_s)
+        until_s = asked_at(at_s)
+        assert asked_at(until_s - 1) == until_s, "it is not asked before"
+        pauses.append(until_s - at_s)
+        at_s = until_s
     assert pauses[:4] == [10, 20, 40, 80] and pauses[-1] == 600
-    assert care.is_off("mine", 599.0) and not care.is_off("mine", 600.0)
-    assert care.forgiving(1199.0, settings).off and not care.forgiving(1200.0, settings).off
+    assert asked_at(at_s + 600) - (at_s + 600) == 10, "it was fine for as long as the longest pause"
 
 
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"provision": "a:B"}, "is a policy of Headgate's own"),
-        ({"throughput:5/s": "a:B"}, "is a policy of Headgate's own"),
+        ({"provision": "a:B"}, "is a built-in policy"),
+        ({"throughput:5/s": "a:B"}, "is a built-in policy"),
         ({"mine": 3}, 'mine is 3; it must be "module:Class"'),
         ("mine", "it must be a table"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.core.hosts import HostPhase, HostType
 from headgate.errors import EngineError
-from headgate.spark.pool import LocalPool
+from headgate.spark.hosts.pool import LocalPool
 
 KIND = HostType("small", cores=1, memory_mb=1024, price=1.0, btu_s=60)
 

@@ -21,7 +21,7 @@ from headgate.hosts.leases import (
     ReleaseHost,
     StartLane,
     StopLane,
-    applied,
+    apply_step,
 )
 from headgate.hosts.provision import (
     Demand,
@@ -31,7 +31,7 @@ from headgate.hosts.provision import (
     best_host,
     lanes_on_hosts,
     needs_lane,
-    predicted,
+    predict_next,
     spareness,
     step,
     suitability,
@@ -67,11 +67,13 @@ def view(of: LeasedCluster, demands: dict[OperatorKey, Demand], at_s: float = 10
 def test_trend_is_that_of_least_squares(durations):
     places = np.arange(1, len(durations) + 1)
     slope, start = np.polyfit(places, durations, 1)
-    assert predicted(durations) == pytest.approx(start + slope * (len(durations) + 1), abs=1e-6, rel=1e-6)
+    assert predict_next(durations) == pytest.approx(start + slope * (len(durations) + 1), abs=1e-6, rel=1e-6)
 
 
 def test_flat_durations_predict_themselves():
-    assert predicted([0.5] * 5) == pytest.approx(0.5)  # with the listing's product instead of a difference it would not
+    assert predict_next([0.5] * 5) == pytest.approx(
+        0.5
+    )  # with the listing's product instead of a difference it would not
 
 
 @pytest.mark.parametrize(
@@ -326,7 +328,7 @@ def test_no_decision_breaks_a_promise(hosts, demands, decide, at_s, budget):
             ledger = ledger.leased(one.host, one.kind, at_s)
         if isinstance(one, StartLane):
             assert after.hosts[one.host].usable
-        after = applied(after, one, at_s)
+        after = apply_step(after, one, at_s)
     assert after.usable()
     for operator in NEEDS:
         assert after.lanes(operator) >= min(1, before.lanes(operator))

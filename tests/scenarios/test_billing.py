@@ -19,11 +19,11 @@ from headgate.errors import HeadgateError
 from headgate.explain import story
 from headgate.hosts.leases import Budget, StartLane, StopLane
 from headgate.journal import MemoryJournal
-from headgate.sim.billing import lanes_for_peak, run_leased
-from headgate.sim.billing_report import ROWS
-from headgate.sim.leased import LeasedEngine
+from headgate.sim.leased_run import lanes_for_peak, run_leased
+from headgate.sim.models.leased import LeasedEngine
+from headgate.sim.models.service import OperatorService, compliance
+from headgate.sim.reports.billing_report import ROWS
 from headgate.sim.scenario import load_scenario, read_scenario
-from headgate.sim.service import OperatorService, compliance
 from headgate.sim.simulate import Experiment
 from headgate.sim.spec import Event, Scenario
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import Settings
+from headgate.config.settings import settings_from
 from headgate.core.intents import Custom, Intent, Linear, Lognormal, Piecewise, Shape
 from headgate.core.model import HostReading, Snapshot
 from headgate.errors import JournalDamagedError
@@ -26,11 +27,10 @@ from headgate.journal.definitions import (
     settings_text,
 )
 from headgate.loads import Sine, Steady
-from headgate.settings import settings_from
-from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrated
+from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrate
 from headgate.sim.run import engine_for, run
 from headgate.sim.spec import EpochCosts, HostSpec, JobSpec, OperatorSpec, Scenario
-from headgate.sim.whatif import Question, WhatIfChanges, answered, changed, predicted
+from headgate.sim.whatif import Question, WhatIfChanges, answer_question, predict, with_changes
 from tests.examples import examples
 
 HOSTS = (HostSpec("host-1", 8, 16, 32), HostSpec("host-2", 8, 16, 32))
@@ -67,7 +67,7 @@ def found_in(journal: MemoryJournal) -> Calibrated:
     assert restored is not None
     definitions = definitions_in(about)
     intents = {name: intent_in(one, name)[0] for name, one in definitions.items()}
-    return calibrated(JobMeasurements(restored.snapshots, intents, definitions, settings_in(about)))
+    return calibrate(JobMeasurements(restored.snapshots, intents, definitions, settings_in(about)))
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def test_costs_of_several_jobs_are_told_apart() -> None:
 def test_calibrated_model_predicts_what_the_known_scenario_does(factor: float, row_s: float, waits: float) -> None:
     known = scenario(job("clicks", row_s, waits))
     changes = WhatIfChanges({"clicks": factor})
-    answer = answered(journal_of(known), Question(changes, hold=True, after_s=MEASURED_S))
-    true = predicted(changed(known, changes), "static")
+    answer = answer_question(journal_of(known), Question(changes, hold=True, after_s=MEASURED_S))
+    true = predict(with_changes(known, changes), "static")
     assert answer.then.satisfaction == pytest.approx(true.satisfaction, abs=0.05)
     assert answer.then.jobs["clicks"].latency_s == pytest.approx(true.jobs["clicks"].latency_s, rel=0.15)
 
@@ -127,7 +127,7 @@ def test_core_load_of_others_is_kept_apart_from_that_of_the_jobs() -> None:
     assert restored is not None
     load = sum(host.load or 0.0 for host in restored.snapshots[-1].hosts)
     snapshots = tuple(_with_others(snapshot, 3.0) for snapshot in restored.snapshots)
-    found = calibrated(
+    found = calibrate(
         JobMeasurements(snapshots, {"clicks": Intent(latency="1s")}, definitions_in(journal.about()), Settings())
     )
     assert sum(event.value for event in found.scenario.events) == pytest.approx(3.0, rel=0.05)
@@ -195,6 +195,10 @@ def test_journal_has_the_settings_that_differ_from_their_defaults() -> None:
     assert settings_in({}) == Settings()
 
 
+def test_journal_of_an_earlier_version_has_settings_by_their_old_names() -> None:
+    assert settings_in({SETTINGS_KEY: '{"brink": 0.8}'}) == Settings(close_to_miss=0.8)
+
+
 @pytest.mark.parametrize("read", [definitions_in, settings_in])
 def test_damaged_definitions_are_told_in_a_sentence(read: object) -> None:
     with pytest.raises(JournalDamagedError, match="in the journal cannot be read"):
@@ -235,9 +239,9 @@ def test_tasks_of_other_jobs_take_the_slots_of_a_job() -> None:
     """Look-ups want no cores: without slots that are short, jobs would not notice each other."""
     waiting = [dataclasses.replace(job(f"job-{n}", 1e-3, 1.0, rate=600.0), pace_s=0.0) for n in range(10)]
     few, short = (HostSpec("host-1", 8, 16, 4),), 100.0
-    alone = predicted(dataclasses.replace(scenario(waiting[0]), hosts=few, duration_s=short), "static")
-    crowded = predicted(dataclasses.replace(scenario(*waiting), hosts=few, duration_s=short), "static")
-    roomy = predicted(dataclasses.replace(scenario(*waiting), duration_s=short), "static")
+    alone = predict(dataclasses.replace(scenario(waiting[0]), hosts=few, duration_s=short), "static")
+    crowded = predict(dataclasses.replace(scenario(*waiting), hosts=few, duration_s=short), "static")
+    roomy = predict(dataclasses.replace(scenario(*waiting), duration_s=short), "static")
     latency = [one.jobs["job-0"].latency_s or 0.0 for one in (alone, roomy, crowded)]
     assert latency[1] == pytest.approx(latency[0], rel=0.1)
     assert latency[2] > 1.2 * latency[0]

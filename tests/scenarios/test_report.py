@@ -12,9 +12,9 @@ import pytest
 from headgate.core.intents import Intent
 from headgate.core.model import ActionKind
 from headgate.loads import Steady
-from headgate.sim import report
-from headgate.sim.bars import Bar
-from headgate.sim.plot import draw
+from headgate.sim.reports import report
+from headgate.sim.reports.bars import Bar
+from headgate.sim.reports.plot import draw
 from headgate.sim.run import Logged, MeasuredSeries, Run, run
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario, Variant
 

@@ -7,6 +7,7 @@ import pytest
 from headgate.errors import InputError
 from headgate.sim.run import run
 from headgate.sim.scenario import read_scenario
+from headgate.sim.simulate import Experiment
 
 GOOD = """
 title = "two jobs"
@@ -54,6 +55,24 @@ def test_good_file_is_read_as_it_says(written):
     assert [operator.inputs for operator in scenario.jobs[0].operators] == [(), ("in",), ("work",)]
     found = run(scenario, "headgate", 0)
     assert found.final is not None and set(found.final.jobs) == {"T1"}
+
+
+def test_scenario_of_threads_runs_in_epochs_with_longer_latencies_and_slots_for_tasks_that_wait(written):
+    path = str(written(GOOD))
+    given, scenario = read_scenario(written(GOOD)), Experiment(path, model="epochs").load()
+    assert scenario.engine == "epochs"
+    assert [job.intent.latency_s for job in scenario.jobs] == pytest.approx([5.0, 5.0])
+    assert [job.intent.worth for job in scenario.jobs] == [job.intent.worth for job in given.jobs]
+    assert [host.slots for host in scenario.hosts] == [16, 16]
+    found = run(scenario, "headgate", 0)
+    assert found.final is not None and found.final.jobs["T1"].met
+    assert Experiment(path, model="continuous").load() == given
+
+
+def test_scenario_of_another_model_is_refused_in_one_sentence(written):
+    path = written(GOOD.replace('duration = "10m"', 'duration = "10m"\nengine = "epochs"'))
+    with pytest.raises(InputError, match='mine has the model "epochs"; only "continuous" has another'):
+        Experiment(str(path), model="continuous").load()
 
 
 MISTAKES = [
@@ -183,7 +202,7 @@ LANE_MISTAKES = [
     ("lanes = { in = 2 }", "lanes = { inn = 2 }", 'Did you mean "in"?'),
     ("spread = 0.1", "spread = 2", "jitter: spread is 2"),
     ('names = ["none", "one"]', 'names = ["none"]', "it must be a list with a name for each value"),
-    ("[cluster]", '[user_policies]\nprovision = "a:B"\n[cluster]', "is a policy of Headgate's own"),
+    ("[cluster]", '[user_policies]\nprovision = "a:B"\n[cluster]', "is a built-in policy"),
 ]
 
 

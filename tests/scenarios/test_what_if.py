@@ -73,7 +73,7 @@ def test_fewer_hosts_and_slots_leave_less_utility(said: Any) -> None:
 
 
 def test_search_names_the_least_number_of_hosts(said: Any) -> None:
-    found = answer(said("--load", "all=4x", "--until-met", "hosts", "--json"))
+    found = answer(said("--load", "all=5x", "--until-met", "hosts", "--json"))
     tried = {one["size"]: one["met"] for one in found["tried"]}
     assert tried[found["enough"]] and not tried[found["enough"] - 1]
     assert found["then"]["hosts"] == found["enough"] > found["now"]["hosts"]

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from headgate.config.settings import settings_from
+from headgate.core.alerts import Alert, AlertKind
 from headgate.core.model import HostReading
 from headgate.scheduler.advice import advice
-from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, Seen, Story, started, view
 
 HUNGRY = Seen("hungry", latency_s=100.0, worth=35)
@@ -16,7 +17,7 @@ FINE = Seen("fine", latency_s=0.5)
 HOPELESS = replace(HUNGRY, busy=0.1)
 
 
-def advised(story: Story, *seen: Seen, hosts: tuple[HostReading, ...] = IDLE) -> tuple[str, ...]:
+def advised(story: Story, *seen: Seen, hosts: tuple[HostReading, ...] = IDLE) -> tuple[Alert, ...]:
     return advice(story.state, view(story.at_s, *seen, hosts=hosts), story.settings)
 
 
@@ -29,9 +30,9 @@ def after(minutes: int, *seen: Seen, hosts: tuple[HostReading, ...]) -> Story:
 
 def test_cluster_that_is_congested_and_misses_intents_for_most_of_an_hour_is_oversubscribed() -> None:
     story = after(55, HOPELESS, FINE, hosts=CONGESTED)
-    (line,) = advised(story, HOPELESS, FINE, hosts=CONGESTED)
-    assert "oversubscribed" in line
-    assert "1 of 2" in line
+    (alert,) = advised(story, HOPELESS, FINE, hosts=CONGESTED)
+    assert (alert.kind, alert.job) == (AlertKind.OVERSUBSCRIBED, "")
+    assert "1 of 2" in alert.text
 
 
 def test_quarter_of_an_hour_is_not_enough_to_call_a_cluster_oversubscribed() -> None:
@@ -65,9 +66,10 @@ def fed(*gains: float) -> tuple[Story, Seen]:
 
 def test_job_that_gained_too_little_from_its_second_reconfiguration_is_hungry() -> None:
     story, seen = fed(1.2, 1.01)
-    (line,) = advised(story, seen, FINE)
-    assert "hungry is hungry: 2 reconfigurations" in line
-    assert "of 35" in line
+    (alert,) = advised(story, seen, FINE)
+    assert alert.kind is AlertKind.LITTLE_GAIN
+    assert alert.sentence.startswith("hungry: 2 reconfigurations")
+    assert "of 35" in alert.text
 
 
 def test_job_that_goes_on_gaining_is_not_hungry() -> None:

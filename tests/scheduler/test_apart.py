@@ -54,7 +54,7 @@ class Stage:
             policy_named("headgate", Settings()),
             MemoryJournal(),
             Settings(),
-            alert=lambda at_s, text: self.alerts.append(text),
+            alert=lambda at_s, alert: self.alerts.append(alert.sentence),
         )
         self.rules: list[str] = []
 
@@ -80,7 +80,7 @@ def test_others_are_helped_though_a_job_can_never_be_read() -> None:
     stage = Stage(never).run(60)
     assert stage.helped() == {"innocent"}
     assert not {"no data", "after outage"} & set(stage.rules)
-    assert stage.alerts == ["culprit is not judged and keeps the lanes it has: it could not be read"]
+    assert stage.alerts == ["culprit: not judged and keeps its lanes: its metrics could not be read"]
 
 
 def test_reading_that_is_lost_once_delays_only_its_own_job() -> None:

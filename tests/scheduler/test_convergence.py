@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.config import Settings
+from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Job, JobAllocation
 from headgate.scheduler.memory import SearchPhase
 from headgate.scheduler.policies import Headgate
-from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, PLAIN, Cluster, Response
 from tests.examples import examples
 
@@ -94,7 +94,7 @@ def test_well_behaved_cluster_converges_within_the_steps_of_the_theorem(
     for _ in range(ROUNDS):
         cluster.sleep_until(cluster.at_s + chosen.round_s)
         controller.round()
-        if policy.state.phase is SearchPhase.CONVERGED and policy.state.trial is None:
+        if policy.state.phase is SearchPhase.CONVERGED and policy.state.trials.search is None:
             break
     else:
         raise AssertionError(f"still searching after {ROUNDS} rounds and {len(cluster.applied)} actions")

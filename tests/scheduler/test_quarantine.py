@@ -69,7 +69,7 @@ class Stage:
         self.journal, self.alerts = MemoryJournal(), []  # type: ignore[var-annotated]
         self.policy = policy_named(policy, Settings())
         self.controller = Controller(
-            self.cluster, self.policy, self.journal, Settings(), alert=lambda at_s, text: self.alerts.append(text)
+            self.cluster, self.policy, self.journal, Settings(), alert=lambda at_s, alert: self.alerts.append(alert)
         )
 
     def run(self, seconds: float) -> None:
@@ -98,9 +98,9 @@ def test_reason_is_alerted_once_and_stands_in_the_advice() -> None:
     moody.sound = False
     stage.run(600)
     (told,) = stage.alerts
-    assert told.startswith("culprit is not judged and keeps the lanes it has: function ")
-    assert "ZeroDivisionError: division by zero" in told
-    assert [line[:20] for line in stage.last.advice] == [told[:20]]
+    assert told.sentence.startswith("culprit: not judged and keeps its lanes: function ")
+    assert "ZeroDivisionError: division by zero" in told.text
+    assert [alert.key for alert in stage.last.advice] == [told.key]
 
 
 def test_utility_that_fails_now_and_then_does_not_make_the_scheduler_forget() -> None:
@@ -132,4 +132,4 @@ def test_baselines_go_on_and_say_so_too(policy: str) -> None:
     stage = Stage(moody, policy=policy)
     moody.sound = False
     stage.run(120)
-    assert stage.last.advice[0].startswith("culprit is not judged: function ")
+    assert stage.last.advice[0].sentence.startswith("culprit: not judged: function ")

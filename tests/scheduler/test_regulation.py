@@ -58,7 +58,7 @@ def test_job_that_regulates_itself_has_its_effect_beside_its_action() -> None:
     driven(engine(SLOW), 1200, journal)
     (moved,) = [recorded for recorded in journal.actions("words") if recorded.action.remedy == "move lanes"]
     assert moved.effect is not None
-    assert moved.effect.verdict.startswith("kept (work can take ")
+    assert moved.effect.verdict.startswith("kept (work can process ")
 
 
 def test_story_tells_the_symptoms_the_diagnosis_the_remedy_and_the_effect() -> None:
@@ -66,7 +66,7 @@ def test_story_tells_the_symptoms_the_diagnosis_the_remedy_and_the_effect() -> N
     driven(engine(SLOW), 1200, journal)
     lines = [line.text for line in story(journal, "words")]
     at = next(place for place, text in enumerate(lines) if "moved its lanes off host-" in text)
-    assert "times as much waiting as the others" in lines[at - 1]
+    assert "times the backlog of the other lanes" in lines[at - 1]
     assert "lane 1 of work took" in lines[at] and "slow on host-" in lines[at]
     assert any(text.endswith("of the time).") and "Kept" in text for text in lines[at:])
 
@@ -82,21 +82,22 @@ def test_restarted_controller_goes_on_with_what_was_learnt() -> None:
     journal = MemoryJournal()
     engine_ = engine(SLOW)
     before = driven(engine_, 300, journal)
-    assert before.state.care.trials
+    assert "words" in before.state.trials.awaited
     after = Headgate(Settings())
     controller = Controller(engine_, after, journal, Settings())
     controller.resume(engine_.now_s())
-    assert after.state.care == before.state.care
+    assert after.state.trials == before.state.trials
     controller.run(engine_, 1200)
     (moved,) = [recorded for recorded in journal.actions("words") if recorded.action.remedy == "move lanes"]
     assert moved.effect is not None
+    assert moved.effect.score_before == before.state.trials.awaited["words"].total
 
 
 def test_observed_only_proposes_the_same_remedy_and_blames_nobody() -> None:
     journal = MemoryJournal()
     policy = driven(engine(SLOW, jobs=(WORDS,)), 2400, journal, observe_only=True)
     assert {recorded.action.remedy for recorded in journal.actions()} == {"move lanes"}
-    assert policy.state.care.log == ()
+    assert policy.state.trials.log == ()
 
 
 class Stubborn:
@@ -138,3 +139,15 @@ def test_throughput_target_is_reached_from_one_lane_everywhere(target: float) ->
     driven(engine_, 3000, journal)
     last = list(journal.rounds("small"))[-1].jobs["small"]
     assert last.arrival_rows_s is not None and last.arrival_rows_s >= target
+
+
+def test_job_that_regulates_itself_grows_in_small_steps_on_a_congested_cluster() -> None:
+    """More tasks than slots: lanes that wait for a slot do not speed up the job."""
+    settings, journal = Settings(), MemoryJournal()
+    others = tuple(job(f"other-{number}", Intent(juice=0.1), rate=4000.0, lanes=6) for number in (1, 2))
+    words = job("words", Intent(policy="provision"), rate=3500.0, lanes=1)
+    hosts = (HostSpec("host-1", 4, 8, 4),)
+    congested = engine_for(Scenario("full", "", "", "epochs", 3600.0, 0.0, hosts, (words, *others)), 1)
+    Controller(congested, Headgate(settings), journal, settings).run(congested, 600)
+    grown = [one.action.changes["words"].lanes["work"] for one in journal.actions("words")]
+    assert grown and grown[0] <= settings.crowded_growth

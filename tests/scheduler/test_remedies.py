@@ -10,11 +10,12 @@ import pytest
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
-from headgate.core.metrics import Sample, View, Windows, view_of
+from headgate.core.metrics import View, view_of
 from headgate.core.model import Action, ActionKind, JobReading, Snapshot
+from headgate.core.windows import Sample, Windows
 from headgate.scheduler import events, rules
 from headgate.scheduler.memory import Decision, State
-from tests.health.patients import HOSTS, Lanes, one_hot, one_slow, too_few
+from tests.health.observed_jobs import HOSTS, Lanes, one_hot, one_slow, too_few
 
 INTENT = Intent(latency="1s", worth=10)
 
@@ -83,7 +84,7 @@ def test_slow_host_gets_lanes_moved() -> None:
 def test_too_few_lanes_get_lanes() -> None:
     action = first(too_few(4))
     assert action.changes["job"].lanes["work"] > 4
-    assert "its 4 lanes alike: too few lanes" in action.cause.text
+    assert "its 4 lanes evenly loaded: too few lanes" in action.cause.text
 
 
 def test_only_lanes_are_given_if_the_setting_says_so() -> None:
@@ -111,7 +112,7 @@ def test_remedy_that_gained_too_little_gives_way_to_lanes_and_the_job_is_not_set
     assert watched.until_action(slow, 2.0).remedy == "move lanes"
     action = watched.until_action(slow, 2.0)
     assert action.changes["job"].lanes["work"] > 4
-    assert [(entry.resolver, entry.useful) for entry in watched.state.care.log] == [("move lanes", False)]
+    assert [(entry.resolver, entry.useful) for entry in watched.state.trials.log] == [("move lanes", False)]
     assert not watched.state.skipped
 
 
@@ -144,17 +145,17 @@ def test_remedy_that_helped_is_remembered_as_useful() -> None:
     watched.until_action(slow, 2.0)
     for _ in range(20):
         decision = watched.see(in_epochs(Lanes((100.0,) * 4, (0.4,) * 4)), 0.5)
-        if decision.verdict is not None:
+        if decision.verdicts:
             break
-    assert decision.verdict is not None and decision.verdict.text == "kept"
-    assert [(entry.diagnosis, entry.useful) for entry in watched.state.care.log] == [("slow host", True)]
+    assert decision.verdicts and decision.verdicts[0].text == "kept"
+    assert [(entry.diagnosis, entry.useful) for entry in watched.state.trials.log] == [("slow host", True)]
 
 
 def test_remedy_that_the_engine_refused_gives_way_at_once() -> None:
     watched, slow = Watched(), in_epochs(one_slow(4, 0.5))
     action = watched.until_action(slow, 2.0)
     watched.state = events.withdrawn(watched.state, action, watched.at_s, watched.settings)
-    assert watched.state.trial is None and not watched.state.refused
+    assert watched.state.trials.search is None and not watched.state.refused
     assert watched.until_action(slow, 2.0).changes["job"].lanes["work"] > 4
 
 
@@ -162,12 +163,12 @@ def test_remedy_that_was_only_observed_is_not_held_against_it() -> None:
     watched, slow = Watched(), in_epochs(one_slow(4, 0.5))
     action = watched.until_action(slow, 2.0)
     watched.state = events.withdrawn(watched.state, action, watched.at_s, watched.settings, refused=False)
-    assert watched.state.care.log == ()
+    assert watched.state.trials.log == ()
     assert watched.state.refused["job"].until_s == pytest.approx(watched.at_s + watched.settings.retry_s)
 
 
 def test_state_with_a_remedy_on_trial_can_be_written_down_and_read_back() -> None:
     watched = Watched()
     watched.until_action(in_epochs(one_slow(4, 0.5)), 2.0)
-    assert watched.state.trial is not None and watched.state.trial.tried is not None
+    assert watched.state.trials.search is not None and watched.state.trials.search.entry is not None
     assert msgspec.json.decode(msgspec.json.encode(watched.state), type=State) == watched.state

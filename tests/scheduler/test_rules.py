@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from headgate.config import Settings
+from headgate.config.settings import settings_from
 from headgate.core.model import ActionKind, HostReading
 from headgate.errors import InvalidTransitionError
 from headgate.scheduler import rules
@@ -16,12 +17,11 @@ from headgate.scheduler.events import cluster_changed, withdrawn
 from headgate.scheduler.memory import Decision, SearchPhase, State
 from headgate.scheduler.policies import Headgate
 from headgate.scheduler.rules import TRANSITIONS, transition_table
-from headgate.settings import settings_from
 from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started, view
 
 RULES = (
-    "no data", "after outage", "new workload", "settle", "warm up", "reduce", "undo", "revert", "overtaken", "relax",
-    "prevent", "converge", "hold", "make room", "reconfigure", "catch up", "throttle", "give back", "refused", "give up",
+    "remedy", "regulated", "no data", "after outage", "new workload", "settle", "warm up", "reduce", "undo", "revert", "overtaken", "relax",
+    "return shares", "prevent", "converge", "hold", "make room", "reconfigure", "catch up", "throttle", "give back", "refused", "give up",
     "fell", "rest",
 )  # fmt: skip
 
@@ -112,8 +112,8 @@ def test_action_is_judged_only_after_an_outage_is_over() -> None:
     story.see(MISSING)
     story.see(MISSING, unread=["page-load"])
     better = replace(MISSING, latency_s=0.8)
-    assert all(story.see(better).verdict is None for _ in range(30))
-    assert story.wait(better).verdict is not None
+    assert all(story.see(better).verdicts == () for _ in range(30))
+    assert story.wait(better).verdicts
 
 
 # -- new workload
@@ -149,7 +149,7 @@ def test_changed_workload_starts_the_search_afresh(seen: tuple[Seen, ...]) -> No
     story = remembering()
     assert story.see(*seen).rule == "new workload"
     assert story.state.phase is SearchPhase.SEARCHING
-    assert (story.state.best, story.state.reduced, story.state.trial) == (None, False, None)
+    assert (story.state.best, story.state.reduced, story.state.trials.search) == (None, False, None)
 
 
 def test_changed_intent_of_a_skipped_job_lifts_its_skip() -> None:
@@ -231,7 +231,7 @@ def test_no_action_while_the_last_one_settles() -> None:
     story = started(*seen)
     story.see(*seen)
     acted_s = story.at_s
-    while (decision := story.see(*seen)).verdict is None:
+    while (decision := story.see(*seen)).verdicts == ():
         assert decision.rule == "settle"
         assert decision.action is None
     assert story.at_s - acted_s >= Settings().settle_min_s
@@ -250,14 +250,14 @@ def test_touched_jobs_are_measured_anew_from_when_they_stood_still() -> None:
     story.see(MISSING, FINE)
     acted_s = story.at_s
     story.wait(MISSING, FINE)
-    assert acted_s < story.state.since_s["page-load"] < story.at_s
-    assert "topk" not in story.state.since_s
+    assert acted_s < story.state.trials.since_s["page-load"] < story.at_s
+    assert "topk" not in story.state.trials.since_s
 
 
 def test_verdict_tells_what_an_action_gained() -> None:
     story = started(MISSING, FINE)
     story.see(MISSING, FINE)
-    verdict = story.wait(replace(MISSING, latency_s=1.25), FINE).verdict
+    (verdict,) = story.wait(replace(MISSING, latency_s=1.25), FINE).verdicts
     assert verdict is not None
     assert (verdict.job, verdict.kind, verdict.harmful) == ("page-load", ActionKind.RECONFIGURE, False)
     assert (verdict.utility_before, verdict.utility_after) == pytest.approx((17.5, 28))
@@ -269,7 +269,7 @@ def test_no_action_is_judged_while_another_job_is_not_measured() -> None:
     story.see(MISSING, FINE)
     better, unmeasured = replace(MISSING, latency_s=1.5), replace(FINE, span_s=0.0)
     for _ in range(10):
-        assert story.see(better, unmeasured, hosts=CONGESTED).verdict is None
+        assert story.see(better, unmeasured, hosts=CONGESTED).verdicts == ()
     assert "page-load" not in story.state.skipped
 
 
@@ -396,7 +396,7 @@ def after_harm() -> tuple[Story, Decision]:
 def test_harm_on_a_congested_cluster_takes_idle_lanes_from_jobs_that_meet_their_intents() -> None:
     story, decision = after_harm()
     assert decision.rule == "reduce"
-    assert decision.verdict is not None and decision.verdict.harmful
+    assert decision.verdicts and decision.verdicts[0].harmful
     assert decision.action is not None and decision.action.kind is ActionKind.REDUCE
     assert list(decision.action.changes) == ["topk"]
     assert story.lanes("topk") == 2
@@ -434,7 +434,7 @@ def test_step_of_a_job_that_recovers_is_taken_back_when_the_reduction_after_it_d
 def test_search_goes_on_after_a_reduction_that_helped() -> None:
     story, _ = after_harm()
     decision = story.wait(*CROWD)
-    assert decision.verdict is not None and not decision.verdict.harmful
+    assert decision.verdicts and not decision.verdicts[0].harmful
     assert decision.rule not in ("reduce", "revert")
 
 
@@ -550,7 +550,7 @@ def test_reduction_that_was_refused_may_be_tried_again() -> None:
     story, decision = after_harm()
     assert decision.action is not None
     state = withdrawn(story.state, decision.action, story.at_s, story.settings)
-    assert (state.reduced, state.trial) == (False, None)
+    assert (state.reduced, state.trials.search) == (False, None)
 
 
 # -- hold, converge
@@ -597,6 +597,15 @@ def test_gives_back_what_did_not_help_when_an_earlier_configuration_was_better()
     assert decision.action is not None and decision.action.kind is ActionKind.REVERT
     assert (story.lanes("first"), story.lanes("second")) == (3, 2)
     assert story.state.phase is SearchPhase.CONVERGED
+
+
+def test_step_that_made_a_job_faster_is_not_given_back_once_its_backlog_is_old() -> None:
+    story = started(MISSING, FINE)
+    assert helped(story.see(MISSING, FINE)) == "page-load"
+    faster = replace(MISSING, rows_s=1500.0, busy=0.1)
+    assert story.wait(replace(faster, waiting=20_000.0, draining_rows_s=1_000.0), FINE).rule == "catch up"
+    assert story.see(replace(faster, latency_s=4.0), FINE).rule == "give up"
+    assert story.lanes("page-load") == 3
 
 
 # -- rest, fell
@@ -694,7 +703,7 @@ def test_job_that_mends_after_its_reconfiguration_is_neither_skipped_nor_blamed(
     story = started(stuck, FINE)
     assert helped(story.see(stuck, FINE)) == "page-load"
     decision = story.wait(replace(MENDING, latency_s=30.0), FINE, hosts=CONGESTED)
-    assert decision.verdict is not None and not decision.verdict.harmful
+    assert decision.verdicts and not decision.verdicts[0].harmful
     assert decision.action is None
 
 
@@ -765,7 +774,7 @@ def test_throttling_is_kept_while_cores_are_still_short() -> None:
     story = started(HOG, SHORT)
     story.see(HOG, SHORT, hosts=CONGESTED)
     decision = story.wait(HOG, SHORT, hosts=CONGESTED)
-    assert decision.verdict is not None and not decision.verdict.harmful
+    assert decision.verdicts and not decision.verdicts[0].harmful
     assert story.lanes("hog") == 4
 
 
@@ -804,7 +813,7 @@ def test_least_worth_is_throttled_first_however_busy_the_others_are() -> None:
     )
     assert decision.rule == "throttle"
     assert decision.action is not None and decision.action.job == "poor"
-    assert "leave the cores to short, hog" in decision.action.sentence
+    assert "frees cores for short, hog" in decision.action.sentence
 
 
 def test_busiest_of_equals_is_throttled_first() -> None:
@@ -827,7 +836,7 @@ def test_room_is_made_before_anybody_is_helped_on_a_crushed_cluster(hosts: tuple
 def test_reduction_that_costs_a_job_its_intent_and_the_total_is_undone() -> None:
     story, decision = after_harm()
     assert decision.rule == "reduce"
-    verdict = story.wait(*(replace(seen, latency_s=9.0) for seen in SHRUNK), hosts=CONGESTED).verdict
+    (verdict,) = story.wait(*(replace(seen, latency_s=9.0) for seen in SHRUNK), hosts=CONGESTED).verdicts
     assert verdict is not None and verdict.harmful
 
 
@@ -923,8 +932,8 @@ def test_harm_is_seen_though_rounds_come_early_or_late(late_s: float) -> None:
     decisions = [
         story.see(MISSING, *SHRUNK[1:], hosts=CONGESTED, after_s=10 + late_s * (-1) ** number) for number in range(12)
     ]
-    judged = [decision for decision in decisions if decision.verdict is not None]
-    assert judged[0].verdict is not None and judged[0].verdict.harmful
+    judged = [decision for decision in decisions if decision.verdicts]
+    assert judged[0].verdicts and judged[0].verdicts[0].harmful
     assert judged[0].rule in ("reduce", "undo", "revert")
 
 
@@ -957,7 +966,7 @@ def test_job_that_stays_near_its_intent_whatever_it_gets_is_left_alone() -> None
     story = started(NEAR, FINE)
     story.see(NEAR, FINE)
     decision = story.wait(NEAR, FINE)
-    assert decision.verdict is not None and decision.verdict.plateaued
+    assert decision.verdicts and decision.verdicts[0].plateaued
     assert all(story.see(NEAR, FINE).action is None for _ in range(20))
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headgate.config import FAST, Settings
 from headgate.controller import Controller
+from headgate.core.alerts import AlertKind
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
-from headgate.core.metrics import Windows, view_of
+from headgate.core.metrics import view_of
 from headgate.core.model import (
     OUTSIDE,
     Action,
@@ -25,6 +26,7 @@ from headgate.core.model import (
     Outcome,
     Snapshot,
 )
+from headgate.core.windows import Windows
 from headgate.scheduler.policies import Headgate
 from headgate.scheduler.quarantine import quarantined
 from tests.core.builders import LAW, PLAIN
@@ -159,7 +161,7 @@ def run(engine: Stuttering, rounds: Sequence[Sequence[bool]], settings: Settings
 
 
 def stretches(jobs: int) -> st.SearchStrategy[list[list[bool]]]:
-    """Rounds in stretches, so that nothing ends for longer than the scheduler is patient."""
+    """Rounds in stretches, so that nothing ends for longer than the scheduler is observed."""
     stretch = st.tuples(st.lists(st.booleans(), min_size=jobs, max_size=jobs), st.integers(1, 25))
     return st.lists(stretch, min_size=1, max_size=5).map(
         lambda all_: [list(ends) for ends, n in all_ for _ in range(n)]
@@ -222,8 +224,8 @@ def test_jobs_on_a_silent_host_are_not_judged_and_others_are_unless_much_is_sile
     policy = controller.policy
     assert isinstance(policy, Headgate)
     assert set(engine.grown) == judged
-    told = [text for text in policy.advice(controller.round()[0]) if "silent" in text]
-    assert told[-1] == "there is not judged and keeps the lanes it has: host b has been silent for 9 s"
+    told = [alert.sentence for alert in policy.advice(controller.round()[0]) if alert.kind is AlertKind.SILENT_HOST]
+    assert told[-1] == "there: not judged and keeps its lanes: host b has been silent for 9 s"
     assert len(told) == 2 - len(judged)
 
 
@@ -253,7 +255,7 @@ def test_job_stays_unjudged_when_its_epochs_moved_on_and_its_window_begins_when_
         view, decision = controller.round()
         assert decision.action is None
         left = controller.policy.state.quarantined.get("there")  # type: ignore[attr-defined]
-        assert left is None or left.reason == "host b was silent; new measurements are collected first"
+        assert left is None or left.reason == "host b was silent; collecting new measurements"
         span = view.jobs["there"].span
         assert span is None or span.first.at_s >= back_s
     assert QUICK.warm_up_s <= engine.at_s - back_s <= QUICK.warm_up_s + QUICK.round_s

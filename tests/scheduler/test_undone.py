@@ -102,7 +102,7 @@ def test_step_that_does_harm_is_taken_back_to_lanes_that_it_had_undone() -> None
         late = replace(LATE, rows_s=rows_s)
         assert story.until("reconfigure", late, VICTIM).action is not None
         assert story.lanes("late") > LATE.lanes
-        verdict = story.wait(late, replace(VICTIM, latency_s=4.0), hosts=CONGESTED).verdict
+        (verdict,) = story.wait(late, replace(VICTIM, latency_s=4.0), hosts=CONGESTED).verdicts
         assert verdict is not None and verdict.harmful
         assert story.lanes("late") == LATE.lanes
         story.wait(late, VICTIM)

@@ -9,13 +9,14 @@ import pytest
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.core.latency import Latency
-from headgate.core.metrics import JobView, Sample, View, Windows, job_juice, span_of, view_of
+from headgate.core.metrics import JobView, View, job_juice, view_of
 from headgate.core.model import Job, JobAllocation, JobReading
+from headgate.core.windows import Sample, Windows, span_of
 from headgate.health.policies import Provision
 from headgate.scheduler.memory import State
 from headgate.scheduler.rules import step
 from tests.core.builders import IDLE, PLAIN, Counts, snapshot
-from tests.health.patients import Lanes, looked_at, patient
+from tests.health.observed_jobs import Lanes, looked_at, observed
 
 SETTINGS = Settings()
 
@@ -68,9 +69,9 @@ def test_job_without_output_is_neither_fine_nor_late() -> None:
 
 def test_health_pipeline_finds_nothing_in_a_job_whose_lag_is_unknown() -> None:
     falling_behind = Lanes((100.0, 100.0), (1.0, 1.0), None, None, None, arrived=400.0, epochs_s=1.0)
-    _, _, found = looked_at(patient(falling_behind))
+    _, _, found = looked_at(observed(falling_behind))
     assert [one.kind for one in found] == ["too few lanes"]
-    one = patient(falling_behind)
+    one = observed(falling_behind)
     unknown = tuple(dataclasses.replace(s, reading=dataclasses.replace(s.reading, backlog=None)) for s in one.samples)
     blind = dataclasses.replace(one, samples=unknown, view=dataclasses.replace(one.view, samples=unknown))
     _, symptoms, found = looked_at(blind, Provision())

@@ -12,8 +12,10 @@ from headgate.jobfile import read
 from headgate.journal import MemoryJournal
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
-from headgate.spark.loading import load
+from headgate.server.tenants import Tenant
+from headgate.spark.jobs.loading import load
 from tests.server.fake import FakeEngine, job_file
+from tests.server.tenancy import MINE, THEIRS, House, answering
 
 ROUND_S = 10.0
 
@@ -48,7 +50,8 @@ class Bench:
         registry = Registry(self.directory / "jobs.json")
         self.service = Service(self.engine, registry, self.journal, self.loop, self.notes, self.clock)
         requests = [request for file in files for request in read(file).jobs]
-        self.service.start([(request, load(request)) for request in requests], only_these)
+        self.service.prepare([(request, load(request)) for request in requests], only_these)
+        self.service.jobs.starts.run()
         return self.service
 
     def clock(self) -> float:
@@ -64,9 +67,19 @@ class Bench:
             self.service.round()
 
     def submit(self, **table: object) -> str:
-        return self.service.submit({"file": str(job_file(self.directory)), **table})
+        return self.service.jobs.submit({"file": str(job_file(self.directory)), **table})
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     yield Bench(tmp_path)
+
+
+@pytest.fixture
+def house(bench: Bench) -> Iterator[House]:
+    bench.service.tenants.put(Tenant("a"), Tenant("b"))
+    bench.submit(name=MINE, tenant="a")
+    bench.submit(name=THEIRS, tenant="b")
+    bench.rounds(4)
+    with answering(bench) as house:
+        yield house

@@ -15,6 +15,7 @@ from headgate.core.latency import Latency
 from headgate.core.model import (
     OUTSIDE,
     Action,
+    EpochTiming,
     Graph,
     HostReading,
     Job,
@@ -112,8 +113,8 @@ class FakeEngine:
     def resume(self, name: str) -> None:
         self._set(name, phase=JobPhase.RUNNING, reason="")
 
-    def fail(self, name: str, reason: str, phase: JobPhase = JobPhase.FAILED) -> None:
-        self._set(name, phase=phase, reason=reason)
+    def fail(self, name: str, reason: str, phase: JobPhase = JobPhase.FAILED, trace: str = "") -> None:
+        self._set(name, phase=phase, reason=reason, trace=trace)
 
     def set_intent(self, name: str, intent: Intent) -> None:
         self._set(name)
@@ -138,6 +139,12 @@ class FakeEngine:
 
     def states(self) -> Mapping[str, JobState]:
         return dict(self._states)
+
+    def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
+        return {}
+
+    def epochs(self, job: str) -> tuple[EpochTiming, ...]:
+        return ()
 
     def lost(self) -> str:
         return self.gone

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headgate.cli import cluster, run_command
+from headgate.cli import run as run_module
+from headgate.cli import run_command
 from tests.server.fake import FakeEngine
 
 
@@ -39,7 +40,7 @@ def open_engine(home: Path, settings: Any, master: str | None, extra: Any = None
     return engine
 
 
-cluster.open_engine = open_engine
+run_module.open_engine = open_engine
 
 if __name__ == "__main__":
     sys.exit(run_command(sys.argv[1:]))

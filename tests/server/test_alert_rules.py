@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.alerts import Alerts, Webhook, WebhookFormat
 from headgate.config import ServiceSettings, Settings
+from headgate.core.alerts import Alert
 from headgate.hosts.leases import NO_BILL
 from headgate.journal import MemoryJournal
 from headgate.ports import JobPhase
@@ -50,9 +51,10 @@ INTENT = {"latency": "2s", "juice": 0.9, "worth": 35}
 def started(place: Path, *jobs: str) -> Service:
     place.mkdir()
     service = Service(TroubledEngine(), Registry(place / "jobs.json"), MemoryJournal(), Loop(QUICK), Notes())
-    service.start([])
+    service.prepare([])
+    service.jobs.starts.run()
     for name in jobs:
-        service.submit({"file": str(job_file(place)), "name": name, "intent": INTENT})
+        service.jobs.submit({"file": str(job_file(place)), "name": name, "intent": INTENT})
     return service
 
 
@@ -124,7 +126,7 @@ def test_alert_of_the_service_is_posted_to_alertmanager(shop: Shop) -> None:
     address = f"{shop.monitoring.alertmanager}/api/v2/alerts"
     lines: list[str] = []
     alerts = Alerts(lambda at_s, job, text: lines.append(text), Webhook(address, WebhookFormat.ALERTMANAGER))
-    alerts(1.0, 'there is not enough input: "clicks" is empty', job="words")
+    alerts(1.0, Alert('there is not enough input: "clicks" is empty', job="words"))
     alerts.close()
     assert lines == ['alert: there is not enough input: "clicks" is empty']
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,15 +12,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headgate.bench.showcase import NAMED, ROUND_S, Show, show
+from headgate.bench.showcase import NAMED, ROUND_S, SLICE_BYTES, Show, show
 from headgate.cli import run_command
 from headgate.config import ServiceSettings
-from headgate.errors import LoginError, TooManyLoginsError
-from headgate.server.api import WEB
+from headgate.errors import BusyError, EngineError, LoginError, TooManyLoginsError
+from headgate.server.anatomy import edges_of, operators_of
 from headgate.server.app import app_of, listen, served
 from headgate.server.changes import Change, Changes
 from headgate.server.home import Home
-from headgate.server.sessions import Sessions
+from headgate.server.page import WEB
+from headgate.server.sessions import Identity, Sessions
+from headgate.server.what_if import WhatIf
 
 TOKEN = "the-token"
 HOUR_S = 3600.0
@@ -56,7 +60,7 @@ def stage(tmp_path_factory) -> Iterator[Stage]:
 def browser(stage) -> Iterator[httpx.Client]:
     """A client that is logged in by a cookie, and knows the secret of its session."""
     with httpx.Client(base_url=stage.url, trust_env=False) as client:
-        answer = client.post("/api/v1/session", json={"secret": stage.app.state.sessions.new_code("ada")})
+        answer = client.post("/api/v1/session", json={"secret": stage.app.state.sessions.new_code(Identity("ada"))})
         client.headers["X-CSRF-Token"] = answer.json()["csrf"]
         yield client
 
@@ -85,7 +89,7 @@ def test_jobs_have_short_series_of_the_same_length(stage):
     assert len(found["at_s"]) <= 30
 
 
-def test_job_has_operators_edges_lanes_slices_epochs_and_percentiles(stage):
+def test_job_has_operators_edges_lanes_slices_hot_keys_and_percentiles(stage):
     found = stage.get("/jobs/fraud-score")
     operators = {one["name"]: one for one in found["operators"]}
     assert operators["look-up"]["lanes"] == len(operators["look-up"]["per_lane"]) == 8
@@ -95,10 +99,58 @@ def test_job_has_operators_edges_lanes_slices_epochs_and_percentiles(stage):
         ("events", "look-up"), ("look-up", "per-customer"), ("look-up", "archive"), ("per-customer", "alerts"),
     }  # fmt: skip
     assert all(one["rows_s"] == pytest.approx(4480) for one in found["edges"])
-    assert found["epochs"] and all(
-        sum(part["seconds"] for part in one["parts"]) <= one["seconds"] + 1e-9 for one in found["epochs"]
-    )
+    assert operators["per-customer"]["slices"][0]["bytes"] == 9 * SLICE_BYTES
+    assert operators["per-customer"]["hot_keys"][0] == {"key": "customer-1042", "share": 0.19}
+    assert operators["look-up"]["hot_keys"] == []
     assert found["latency"]["p99_s"][-1] > found["latency"]["p50_s"][-1]
+
+
+def test_operators_of_a_job_whose_epoch_has_not_ended_are_not_shown_as_idle(stage):
+    picture = stage.show.service.board.picture()
+    view = picture.view.jobs["fraud-score"]
+    assert all(one.busy is not None for one in operators_of(view) if one.lanes is not None)
+    assert all(one.rows_s is not None for one in edges_of(view))
+    first = dataclasses.replace(
+        view.span.first, reading=dataclasses.replace(view.span.first.reading, epochs=view.span.last.reading.epochs)
+    )
+    waiting = dataclasses.replace(view, span=dataclasses.replace(view.span, first=first))
+    assert {(one.busy, one.rows_s) for one in operators_of(waiting)} == {(None, None)}
+    assert {one.rows_s for one in edges_of(waiting)} == {None}
+    assert [one.backlog for one in operators_of(waiting)] == [one.backlog for one in operators_of(view)]
+
+
+def test_prediction_is_made_beside_the_service(stage):
+    answer = stage.api.post("/api/v1/what-if", json={"loads": {"all": 2}, "after_s": 60, "hold": True}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["then"]["jobs"].keys() == {part.name for part in NAMED}
+    assert found["then"]["course"] and 0 <= found["then"]["satisfaction"] < found["now"]["satisfaction"]
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ({}, "changes nothing"),
+        ({"loads": {"nope": 2}}, 'no job \\"nope\\"'),
+        ({"loads": {"all": -1}}, "between 0 and 1000"),
+        ({"loads": 3}, "cannot be read"),
+        ({"until_met": "moons"}, "moons"),
+    ],
+)
+def test_question_that_makes_no_sense_is_refused(stage, question, sentence):
+    answer = stage.api.post("/api/v1/what-if", json=question, timeout=120)
+    assert answer.status_code == 400 and sentence in answer.text
+
+
+def test_one_prediction_at_a_time(tmp_path):
+    what_if = WhatIf(tmp_path / "journal.sqlite", 60.0)
+    with what_if._lock, pytest.raises(BusyError, match="another prediction"):
+        what_if.answer({"loads": {"all": 2}})
+
+
+def test_prediction_that_takes_too_long_is_given_up(stage):
+    with pytest.raises(EngineError, match="what_if_s"):
+        WhatIf(stage.home.path / "journal.sqlite", 0.01).answer({"loads": {"all": 2}})
 
 
 def test_story_is_data_from_symptom_to_effect(stage):
@@ -111,9 +163,33 @@ def test_story_is_data_from_symptom_to_effect(stage):
     assert any(one["kind"] == "measured" and "input rose" in one["text"] for one in entries)
 
 
+def test_epochs_are_told_part_by_part(stage):
+    found = stage.get("/jobs/fraud-score/epochs")["epochs"]
+    assert [one["number"] for one in found] == sorted(one["number"] for one in found)
+    assert [one["part"] for one in found[0]["spans"]] == [
+        "read", "log", "plan", "sink", "sink", "state", "count", "wait", "commit",
+    ]  # fmt: skip
+    assert [one["operator"] for one in found[0]["spans"] if one["part"] == "sink"] == ["archive", "alerts"]
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_epochs_are_shown_as_a_waterfall(stage, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run_command(["epochs", "fraud-score", "--most", "2", "--json", "--home", str(stage.home.path)]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(r"r+l*p+s+[a-z]*c*\.+m+", out)) == 2
+    assert max(map(len, out.splitlines()[:4])) <= columns
+    assert len(json.loads(out.splitlines()[-1])) == 2
+
+
+def test_epochs_of_an_unknown_job_are_refused(stage, capsys):
+    assert run_command(["epochs", "nope", "--home", str(stage.home.path)]) != 0
+    assert 'there is no job "nope"' in capsys.readouterr().err
+
+
 def test_every_answer_is_described_by_openapi(stage):
     described = stage.get("/openapi.json")
-    assert {"/api/v1/cluster", "/api/v1/jobs", "/api/v1/jobs/{name}", "/api/v1/jobs/{name}/story"} <= described[
+    assert {"/api/v1/cluster", "/api/v1/jobs", "/api/v1/jobs/{name}", "/api/v1/jobs/{name}/epochs"} <= described[
         "paths"
     ].keys()
     assert all(path.startswith("/api/v1/") for path in described["paths"])
@@ -138,7 +214,7 @@ def test_odd_ranges_are_refused(stage, query):
 
 
 def test_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(stage):
-    code = stage.app.state.sessions.new_code("ada")
+    code = stage.app.state.sessions.new_code(Identity("ada"))
     answer = httpx.post(f"{stage.url}/api/v1/session", json={"secret": code}, trust_env=False)
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=strict" in cookie
@@ -203,7 +279,7 @@ class Hand:
 def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
     clock = Hand()
     sessions = Sessions(ServiceSettings(login_failures=3, login_link_s=100, session_h=1), TOKEN, clock)
-    code = sessions.new_code("ada")
+    code = sessions.new_code(Identity("ada"))
     for _ in range(3):
         with pytest.raises(LoginError, match="headgate ui"):
             sessions.log_in("guess")
@@ -211,8 +287,8 @@ def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
         sessions.log_in(code)
     clock.now_s = 61
     cookie, session = sessions.log_in(code)
-    assert sessions.find(cookie) == session and session.who == "ada"
-    late = sessions.new_code("ada")
+    assert sessions.find(cookie) == session and session.identity.who == "ada"
+    late = sessions.new_code(Identity("ada"))
     clock.now_s += 101
     with pytest.raises(LoginError):
         sessions.log_in(late)

@@ -252,7 +252,8 @@ def test_nothing_is_told_without_the_token(api, home):
     for path, given in product(("/status", "/docs", "/openapi.json", "/nothing"), TOKENS):
         headers = {} if given is None else {"Authorization": given.format(token).encode()}
         answer = api.get(path, headers=headers)
-        assert (answer.status_code, list(answer.json())) == (401, ["error"])
+        assert answer.status_code in (401, 429)
+        assert list(answer.json()) == ["error"]
         assert token not in answer.text
 
 

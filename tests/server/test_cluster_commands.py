@@ -18,7 +18,8 @@ import psutil
 import pytest
 from rich.console import Console
 
-from headgate.cli import cluster, run_command
+from headgate.cli import run as run_module
+from headgate.cli import run_command
 from headgate.cli.live import ServiceScreen
 from headgate.journal import SqliteJournal
 from headgate.ports import JobPhase, JobState
@@ -37,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a job file, in which the commands are typed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(cluster, "open_engine", FakeEngine)
+    monkeypatch.setattr(run_module, "open_engine", FakeEngine)
     job_file(tmp_path)
     return tmp_path
 
@@ -124,7 +125,7 @@ def test_run_takes_settings_parameters_and_slots(said, monkeypatch):
         seen.append(given)
         return FakeEngine()
 
-    monkeypatch.setattr(cluster, "open_engine", open_engine)
+    monkeypatch.setattr(run_module, "open_engine", open_engine)
     arguments = ("--slots", "3", "--master", "spark://here:7077", "--param", "latency=7s", "--param", "lanes=5")
     done = json.loads(said("run", "orders.py", "--for", "0.3s", "--json", *arguments, *QUICK).splitlines()[-1])
     home, spark, master = seen[0]
@@ -170,14 +171,14 @@ def test_mistake_is_one_sentence(refused, arguments, sentence):
 
 
 def test_mistake_in_user_code_is_told_before_spark_starts(refused, place, monkeypatch):
-    monkeypatch.setattr(cluster, "open_engine", None)
+    monkeypatch.setattr(run_module, "open_engine", None)
     job_file(place, text=JOB + "\n1 / 0\n")
     assert refused("run", "orders.py").endswith("orders.py: line 11: ZeroDivisionError: division by zero")
 
 
 def test_engine_is_closed_when_the_start_fails(place, monkeypatch, capsys):
     engine = FakeEngine()
-    monkeypatch.setattr(cluster, "open_engine", lambda *_: engine)
+    monkeypatch.setattr(run_module, "open_engine", lambda *_: engine)
     (place / ".headgate").mkdir()
     with SqliteJournal(place / ".headgate/journal.sqlite") as journal:
         journal.set_about("clock", "virtual")
@@ -187,7 +188,7 @@ def test_engine_is_closed_when_the_start_fails(place, monkeypatch, capsys):
 
 
 def test_parameter_is_a_number_if_it_looks_like_one():
-    values = {text: cluster._value(text) for text in ("5", "0.5", "true", '"5"', "[1]", "a b", "007", "NaN", "")}
+    values = {text: run_module._value(text) for text in ("5", "0.5", "true", '"5"', "[1]", "a b", "007", "NaN", "")}
     assert list(values.values()) == [5, 0.5, True, "5", [1], "a b", "007", "NaN", ""]
 
 

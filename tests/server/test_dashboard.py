@@ -16,9 +16,11 @@ from PIL import Image
 from headgate.bench.showcase import NAMED, ROUND_S, Show, show
 from headgate.hosts.leases import Bill
 from headgate.ports import JobPhase
-from headgate.server.api import login_path
 from headgate.server.app import app_of, listen, served
+from headgate.server.login_routes import login_path
+from headgate.server.sessions import Identity
 from headgate.server.status import LeasesStatus, LeaseStatus
+from headgate.server.tenants import Tenant
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 axe = pytest.importorskip(
@@ -44,6 +46,7 @@ JOB = "/#/jobs/fraud-score"
 IMAGES = Path(__file__).parents[2] / "docs/images"
 DOCUMENTED = {
     "dashboard-cluster-light-1440.png", "dashboard-cluster-dark-360.png", "dashboard-job-dark-1440.png", "dashboard-job-light-360.png",
+    "dashboard-what-if-light-1440.png",
 }  # fmt: skip
 
 
@@ -67,7 +70,7 @@ class Stage:
             self.service.round()
 
     def link(self, who: str = "ada") -> str:
-        return self.url + login_path(self.app.state.sessions, who)
+        return self.url + login_path(self.app.state.sessions, Identity(who))
 
 
 def leases() -> LeasesStatus:
@@ -263,12 +266,17 @@ def test_job_is_opened_from_its_row_with_its_operators_and_figures(page):
     expect(page.locator("table.jobs")).to_be_visible()
 
 
-def test_skewed_lanes_and_hot_slices_stand_out(page, stage):
+def test_skewed_lanes_hot_slices_and_hot_keys_stand_out(page, stage):
     go_to(page, stage)
     lanes = page.get_by_role("region", name="Lanes")
     expect(lanes.locator(".tag")).to_contain_text("skewed")
     expect(lanes.locator(".meter.bad")).to_have_count(1)
-    expect(page.get_by_role("region", name="Keyed state").locator(".cell")).to_have_count(32)
+    state = page.get_by_role("region", name="Keyed state")
+    expect(state.locator(".cell")).to_have_count(32)
+    expect(state.locator(".hot")).to_contain_text("Slice 0 is hot")
+    expect(state).to_contain_text(re.compile(r"32 slices, 25\d MB"))
+    expect(state.locator(".hot-keys li").first).to_contain_text("customer-1042")
+    expect(state.locator(".hot-keys li").first).to_contain_text("19.0 %")
 
 
 def test_latency_percentiles_and_epochs_are_drawn(page, stage):
@@ -277,7 +285,7 @@ def test_latency_percentiles_and_epochs_are_drawn(page, stage):
         expect(page.locator(f".line.{name}").first).to_have_attribute("d", LONG_LINE)
     falls = page.get_by_role("region", name="Epochs").locator(".fall")
     expect(falls.nth(3)).to_be_visible()
-    assert "look-up" in falls.first.get_attribute("aria-label")
+    assert "sink archive" in falls.first.get_attribute("aria-label")
 
 
 def test_story_expands_to_symptom_diagnosis_remedy_and_effect(page, stage):
@@ -292,17 +300,23 @@ def test_story_expands_to_symptom_diagnosis_remedy_and_effect(page, stage):
     expect(story).to_contain_text("Input rose from")
 
 
-def test_failed_job_shows_its_reason(page, stage):
-    stage.engine.set(
-        "partner-export", phase=JobPhase.FAILED, reason="the disk of the archive is full", since_s=stage.now_s
+def test_failed_job_shows_its_reason_and_stack_trace(page, stage):
+    trace = (
+        'Traceback (most recent call last):\n  File "export.py", line 12, in write\nOSError: No space left on device'
     )
+    reason = "the disk of the archive is full"
+    stage.engine.set("partner-export", phase=JobPhase.FAILED, reason=reason, since_s=stage.now_s, trace=trace)
     stage.rounds(1)
     expect(row(page, "partner-export").locator("td .verdict")).to_have_text("failed")
     expect(page.get_by_role("alert")).to_contain_text("partner-export is failed")
     go_to(page, stage, "/#/jobs/partner-export")
     expect(page.locator(".banner")).to_contain_text("the disk of the archive is full")
     expect(page.get_by_role("region", name="Failures")).to_contain_text("the disk of the archive is full")
-    stage.engine.set("partner-export", phase=JobPhase.RUNNING, reason="")
+    shown = page.get_by_role("region", name="Failures").locator("pre")
+    expect(shown).to_be_hidden()
+    page.get_by_text("Stack trace").first.press("Enter")
+    expect(shown).to_contain_text('File "export.py", line 12')
+    stage.engine.set("partner-export", phase=JobPhase.RUNNING, reason="", trace="")
     stage.rounds(1)
     expect(page.locator(".title .verdict")).not_to_have_text("failed")
 
@@ -373,6 +387,46 @@ def test_theme_is_chosen_and_kept(page):
     page.wait_for_function(f"before => {ground} !== before", arg=bright)
 
 
+# -- predictions
+
+
+def predict(page, wait_ms: int = 300_000):
+    page.get_by_role("button", name="Predict").click()
+    page.locator("table.outlook").wait_for(timeout=wait_ms)
+
+
+def test_person_asks_what_twice_the_load_would_do(page, stage):
+    page.get_by_role("link", name="What if?").click()
+    expect(page.get_by_role("button", name="Predict")).to_be_disabled()
+    page.get_by_role("button", name="Twice the load", exact=True).click()
+    predict(page)
+    expect(page.locator(".stat", has_text="Utility predicted")).to_contain_text("measured now")
+    expect(page.get_by_role("region", name="Utility after the change").locator(".line.main")).to_have_attribute(
+        "d", re.compile(r".{50}")
+    )
+    expect(page.locator("table.outlook tbody tr")).to_have_count(len(stage.service.status().jobs))
+    expect(page.locator("table.outlook")).to_contain_text("→")
+
+
+def test_person_asks_about_one_job_from_its_page(page, stage):
+    go_to(page, stage, "/#/jobs/page-load")
+    page.get_by_role("link", name="What if?").last.click()
+    expect(page.get_by_label("Job", exact=True)).to_have_value("page-load")
+    page.get_by_label("Latency goal").fill("10s")
+    predict(page)
+    expect(page.locator("table.outlook tr", has_text="page-load")).to_contain_text("10 s")
+
+
+def test_question_that_cannot_be_answered_is_refused_in_a_sentence(browser, stage):
+    with opened(browser, expected="400") as page:
+        page.goto(stage.link())
+        page.wait_for_selector("table.jobs")
+        page.goto(stage.url + "/#/what-if")
+        page.get_by_label("Times the input").fill("-1")
+        page.get_by_role("button", name="Predict").click()
+        expect(page.get_by_role("alert")).to_contain_text("must be between 0 and 1000 times")
+
+
 # -- for everybody
 
 
@@ -383,6 +437,10 @@ def test_nothing_is_wider_than_the_window(browser, stage, width):
         page.wait_for_selector("table.jobs")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         go_to(page, stage)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.goto(stage.url + "/#/what-if")
+        page.get_by_label("Times the input").fill("2")
+        predict(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -402,6 +460,11 @@ def test_axe_finds_nothing(browser, stage, scheme):
         page.get_by_role("button", name="Change …").click()
         page.get_by_role("dialog").wait_for()
         found["dialog"] = broken_rules(page)
+        page.keyboard.press("Escape")
+        page.goto(stage.url + "/#/what-if")
+        page.get_by_role("button", name="Twice the load", exact=True).click()
+        predict(page)
+        found["what if"] = broken_rules(page)
     assert found == {place: [] for place in found}
 
 
@@ -428,6 +491,11 @@ def test_screenshots_for_the_docs(browser, stage, tmp_path, scheme, width):
         page.mouse.move(0, 0)
         page.evaluate("scrollTo(0, 0)")
         photograph(page, tmp_path / f"dashboard-job-{scheme}-{width}.png", full_page=width == WIDTHS[2])
+        page.goto(stage.url + "/#/what-if")
+        page.get_by_role("button", name="Twice the load", exact=True).click()
+        predict(page)
+        page.evaluate("scrollTo(0, 0)")
+        photograph(page, tmp_path / f"dashboard-what-if-{scheme}-{width}.png", full_page=width == WIDTHS[2])
     for path in tmp_path.glob("*.png"):
         if path.name in DOCUMENTED:
             assert (IMAGES / path.name).exists() or "HEADGATE_SCREENSHOTS" in os.environ
@@ -441,6 +509,26 @@ def photograph(page, path: Path, full_page: bool = False) -> None:
     with Image.open(path) as picture:
         small = picture.convert("RGB").quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     small.save(path, optimize=True)
+
+
+def test_tenant_sees_its_own_jobs_and_a_viewer_has_nothing_to_change(browser, stage):
+    tenant = stage.service.status().jobs["fraud-score"].tenant
+    stage.service.tenants.put(Tenant(tenant))
+    for role, buttons in (("viewer", 0), ("editor", 3)):
+        token = stage.service.tenants.new_token(tenant, role, 1)[0]
+        with opened(browser) as page:
+            page.goto(stage.url)
+            page.get_by_label("Login code or token").fill(token)
+            page.get_by_role("button", name="Log in").click()
+            page.wait_for_selector("table.jobs")
+            own = {name for name, job in stage.service.status().jobs.items() if job.tenant == tenant}
+            assert set(page.locator("table.jobs th a").all_inner_texts()) == own
+            assert page.get_by_role("link", name="What if?").count() == 0
+            assert page.locator("#hosts").count() == 0
+            page.goto(stage.url + JOB)
+            page.wait_for_selector("#story")
+            assert page.locator(".title .buttons button").count() == buttons
+            assert page.get_by_role("link", name="What if?").count() == 0
 
 
 def test_removed_job_needs_its_name_typed_and_leaves_the_list(page, stage):

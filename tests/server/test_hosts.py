@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli import cluster, run_command
+from headgate.cli import run as run_module
+from headgate.cli import run_command
 from headgate.config import HostSettings, SparkSettings
+from headgate.config.settings import settings_from
 from headgate.core.hosts import HostType
 from headgate.hosts.leases import Budget
 from headgate.hosts.provision import Terms
@@ -19,7 +21,6 @@ from headgate.server.home import Home
 from headgate.server.run import Plan, run
 from headgate.server.service import Loop
 from headgate.server.status import Summary
-from headgate.settings import settings_from
 from headgate.sim.pool import SimulatedPool
 from tests.server.conftest import Notes
 from tests.server.fake import FakeEngine, job_file
@@ -89,10 +90,31 @@ def test_status_of_a_journal_has_the_bill(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--hosts", "cloud:3"], '--hosts is "cloud:3"; it must be local:N with the most hosts to lease'),
+        (
+            ["--hosts", "cloud:3"],
+            '--hosts is "cloud:3"; it must be local:N or executors:N with the most hosts to lease',
+        ),
         (["--hosts", "local:many"], '--hosts is "local:many"; it must be local:N'),
         (["--hosts", "local:0"], "the budget allows 0 hosts; jobs need at least 1"),
         (["--hosts", "local:3", "--master", "spark://x:1"], "take out --master, or --hosts"),
+        (["--hosts", "executors:many", "--master", "spark://x:1"], '--hosts is "executors:many"; it must be local:N'),
+        (
+            ["--hosts", "executors:3"],
+            "--hosts executors:3 leases hosts of a cluster; give its master with --master URL",
+        ),
+        (["--hosts", "executors:3", "--master", "local[4]"], "give its master with --master URL"),
+        (["--provisioner", "btu"], "--provisioner btu decides about leased hosts; give --hosts as well"),
+        (["--hosts", "local:3", "--provisioner", "best"], "--provisioner"),
+        (
+            ["--hosts", "local:3", "--provisioner", "btu", "--policy", "threshold"],
+            "--provisioner btu decides about lanes alone; take out --policy threshold",
+        ),
+        (["--hosts", "command:"], '--hosts is "command:"; it must be local:N'),
+        (["--hosts", "command:lease.sh"], "--hosts command:lease.sh leases hosts of a cluster"),
+        (
+            ["--hosts", "command:nowhere.sh", "--master", "spark://x:1", "--no-restart"],
+            '--hosts: "nowhere.sh" does not exist; give an executable that leases and releases machines',
+        ),
         (["--hosts", "local:3", "--set", "btu_s=0"], "setting \"btu_s\" is '0'; it must be at least 1"),
         (["--hosts", "local:3", "--set", "btu_s=-60"], "setting \"btu_s\" is '-60'; it must be at least 1"),
         (["--hosts", "local:3", "--set", "host_price=-1"], "setting \"host_price\" is '-1'; it must be at least 0"),
@@ -108,7 +130,7 @@ def test_hosts_that_cannot_be_are_refused_with_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(cluster, "open_engine", FakeEngine)
+    monkeypatch.setattr(run_module, "open_engine", FakeEngine)
     assert run_command(["run", str(job_file(tmp_path)), *given]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and sentence in err

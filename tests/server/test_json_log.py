@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from headgate.cli import cluster, run_command
+from headgate.cli import run as run_module
+from headgate.cli import run_command
 from headgate.cli.json_log import JsonLog
 from headgate.ports import JobPhase
 from tests.server.conftest import Bench, Notes
@@ -99,7 +100,7 @@ def test_output_that_is_full_does_not_end_who_logs() -> None:
 def test_run_writes_nothing_but_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(cluster, "open_engine", FakeEngine)
+    monkeypatch.setattr(run_module, "open_engine", FakeEngine)
     quick = [option for name in ("round_s=0.1", "warm_up_s=0.1", "window_s=1") for option in ("--set", name)]
     asked = ["--for", "0.5s", "--log-format", "json", "--json", "--no-restart", *quick]
     assert run_command(["run", str(job_file(tmp_path)), *asked]) == 0

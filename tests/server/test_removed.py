@@ -38,58 +38,58 @@ def submit(bench: Bench, content: str = "offsets", **table: object) -> None:
 
 def test_a_removed_job_is_restored_with_what_it_kept_and_what_was_changed(bench: Bench) -> None:
     submit(bench)
-    bench.service.change("orders", {"share": 3})
-    bench.service.remove("orders")
+    bench.service.jobs.change("orders", {"share": 3})
+    bench.service.jobs.remove("orders")
     assert not place(bench).exists()
     assert "orders" not in bench.engine.states()
-    (listed,) = bench.service.removed()
+    (listed,) = bench.service.jobs.removed()
     assert (listed.name, listed.at, listed.bytes) == ("orders", "20231114T221320Z", len("offsets"))
     assert listed.deleted_s - listed.removed_s == 24 * HOUR_S
 
-    bench.service.restore("orders")
+    bench.service.jobs.restore("orders")
     assert (place(bench) / "checkpoint").read_text() == "offsets"
     assert bench.engine.topologies["orders"].share == 3
-    assert bench.service.removed() == []
+    assert bench.service.jobs.removed() == []
     assert bench.start().states().keys() == {"orders"}, "the restored job outlives a restart"
 
 
 def test_a_job_submitted_instead_begins_without_what_the_old_one_kept(bench: Bench) -> None:
     submit(bench, "old")
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     bench.submit()
     assert not place(bench).exists()
     with pytest.raises(DuplicateJobError, match='there is a job "orders" already; remove it before'):
-        bench.service.restore("orders")
+        bench.service.jobs.restore("orders")
 
 
 def test_each_removal_of_a_name_can_be_restored_by_its_time(bench: Bench) -> None:
     for content in ("first", "second"):
         submit(bench, content)
-        bench.service.remove("orders")
-    first, second = (one.at for one in bench.service.removed())
+        bench.service.jobs.remove("orders")
+    first, second = (one.at for one in bench.service.jobs.removed())
     assert first < second
     with pytest.raises(InputError, match=f'"orders" was not removed at "noon"; give --at one of {first}, {second}'):
-        bench.service.restore("orders", "noon")
-    bench.service.restore("orders", first)
+        bench.service.jobs.restore("orders", "noon")
+    bench.service.jobs.restore("orders", first)
     assert (place(bench) / "checkpoint").read_text() == "first"
-    assert [one.at for one in bench.service.removed()] == [second]
+    assert [one.at for one in bench.service.jobs.removed()] == [second]
 
 
 def test_a_name_that_was_not_removed_is_told(bench: Bench) -> None:
     submit(bench)
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     with pytest.raises(UnknownJobError, match=r'there is no removed job "order". Did you mean "orders"'):
-        bench.service.restore("order")
+        bench.service.jobs.restore("order")
 
 
 def test_a_job_that_cannot_be_started_stays_removed(bench: Bench) -> None:
     submit(bench)
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     bench.engine.refuses = "no slots"
     with pytest.raises(EngineError, match="no slots"):
-        bench.service.restore("orders")
+        bench.service.jobs.restore("orders")
     assert bench.registry_names() == set()
-    assert [one.name for one in bench.service.removed()] == ["orders"]
+    assert [one.name for one in bench.service.jobs.removed()] == ["orders"]
     assert not place(bench).exists()
 
 
@@ -98,20 +98,20 @@ def test_a_job_that_could_not_be_started_is_kept_too(bench: Bench) -> None:
     refusing = FakeEngine(clock=bench.clock)
     refusing.refuses = "no such table"
     bench.start(engine=refusing)
-    bench.service.remove("orders")
-    assert [one.name for one in bench.service.removed()] == ["orders"]
+    bench.service.jobs.remove("orders")
+    assert [one.name for one in bench.service.jobs.removed()] == ["orders"]
     assert not place(bench).exists()
 
 
 def test_removed_jobs_are_deleted_when_their_time_is_over(bench: Bench) -> None:
     submit(bench)
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     bench.now_s += 23.5 * HOUR_S
     bench.rounds(1)
-    assert len(bench.service.removed()) == 1
+    assert len(bench.service.jobs.removed()) == 1
     bench.now_s += HOUR_S
     bench.rounds(1)
-    assert bench.service.removed() == []
+    assert bench.service.jobs.removed() == []
     assert list((bench.directory / "removed").iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_removed_jobs_can_be_deleted_at_once(bench: Bench) -> None:
     bench.loop = Loop(Settings(keep_removed_h=0))
     bench.start()
     submit(bench)
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     assert not place(bench).exists()
     assert list((bench.directory / "removed").iterdir()) == []
 
@@ -130,17 +130,17 @@ def test_removed_jobs_can_be_deleted_at_once(bench: Bench) -> None:
 def test_a_removal_that_was_interrupted_is_finished_by_the_next_start(bench: Bench) -> None:
     submit(bench)
     registered = bench.service.registry.all()["orders"]
-    bench.service.retention.removed.begin("orders", registered, bench.now_s)
+    bench.service.jobs.retention.removed.begin(registered, bench.now_s)
     bench.service.registry.drop("orders")
     bench.start()
     assert not place(bench).exists(), "a job of this name would go on with the old checkpoint"
-    assert [one.name for one in bench.service.removed()] == ["orders"]
+    assert [one.name for one in bench.service.jobs.removed()] == ["orders"]
 
 
 def test_a_removal_that_had_only_begun_leaves_the_job_as_it_was(bench: Bench) -> None:
     submit(bench)
     registered = bench.service.registry.all()["orders"]
-    bench.service.retention.removed.begin("orders", registered, bench.now_s)
+    bench.service.jobs.retention.removed.begin(registered, bench.now_s)
     bench.start()
     assert (place(bench) / "checkpoint").exists()
     assert bench.service.states().keys() == {"orders"}
@@ -149,22 +149,22 @@ def test_a_removal_that_had_only_begun_leaves_the_job_as_it_was(bench: Bench) ->
 
 def test_a_restore_that_was_interrupted_leaves_the_job_removed(bench: Bench) -> None:
     submit(bench)
-    bench.service.remove("orders")
-    path, _ = bench.service.retention.removed.find("orders")
-    bench.service.retention.removed.bring_back(path, "orders")
+    bench.service.jobs.remove("orders")
+    path, _ = bench.service.jobs.retention.removed.find("orders")
+    bench.service.jobs.retention.removed.bring_back(path, "orders")
     bench.start()
     assert not place(bench).exists()
-    assert [one.name for one in bench.service.removed()] == ["orders"]
+    assert [one.name for one in bench.service.jobs.removed()] == ["orders"]
 
 
 def test_a_damaged_record_keeps_no_service_down_and_nothing_of_it_is_deleted(bench: Bench) -> None:
     submit(bench)
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     (path,) = (bench.directory / "removed").iterdir()
     (path / "job.json").write_bytes(b"\xff{")
     bench.now_s += 100 * HOUR_S
     bench.start()
-    assert bench.service.removed() == []
+    assert bench.service.jobs.removed() == []
     assert (path / "place" / "checkpoint").exists()
 
 
@@ -178,24 +178,24 @@ def test_sizes_and_names_come_from_the_files(tmp_path: Path) -> None:
 
 def test_a_job_that_is_deleted_while_its_file_is_loaded_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(bench)
-    bench.service.remove("orders")
-    built = bench.service._built
+    bench.service.jobs.remove("orders")
+    built = bench.service.jobs._build
 
     def slowly(request: JobRequest) -> Topology:
-        bench.service.retention.removed.expire(bench.now_s + 25 * HOUR_S)
+        bench.service.jobs.retention.removed.expire(bench.now_s + 25 * HOUR_S)
         return built(request)
 
-    monkeypatch.setattr(bench.service, "_built", slowly)
+    monkeypatch.setattr(bench.service.jobs, "_build", slowly)
     with pytest.raises(UnknownJobError, match=r'"orders" cannot be restored any more: what it kept was deleted while'):
-        bench.service.restore("orders")
+        bench.service.jobs.restore("orders")
     assert not place(bench).exists()
     assert list((bench.directory / "removed").iterdir()) == []
 
 
 def test_clean_up_leaves_jobs_alone_that_are_being_removed_or_restored(bench: Bench) -> None:
     submit(bench)
-    removed, registered = bench.service.retention.removed, bench.service.registry.all()["orders"]
-    kept = removed.begin("orders", registered, bench.now_s)
+    removed, registered = bench.service.jobs.retention.removed, bench.service.registry.all()["orders"]
+    kept = removed.begin(registered, bench.now_s)
     assert removed.expire(bench.now_s + 25 * HOUR_S) == []
     removed.move("orders", kept)
     removed.bring_back(kept.parent, "orders")

@@ -117,7 +117,7 @@ def test_every_change_of_state_is_told_once(bench):
         bench.engine.fail("orders", "sink down" if phase is not JobPhase.RUNNING else "", phase)
         bench.service.look()
         bench.service.look()
-    bench.service.remove("orders")
+    bench.service.jobs.remove("orders")
     bench.service.look()
     assert [text for _, text in bench.notes.told] == [
         "runs",
@@ -142,7 +142,7 @@ def test_hosts_are_seen_to_while_the_engine_cannot_be_read(bench):
     class Hosts:
         tended: ClassVar[list[float]] = []
 
-        def tend(self, at_s):
+        def refresh(self, at_s):
             self.tended.append(at_s)
             return False
 
@@ -156,7 +156,7 @@ def test_hosts_are_seen_to_while_the_engine_cannot_be_read(bench):
 def test_story_of_a_job_without_rounds_is_empty_and_of_a_paused_one_says_so(bench):
     bench.submit()
     assert bench.service.story("orders") == []
-    bench.service.pause("orders")
+    bench.service.jobs.pause("orders")
     assert [line.text for line in bench.service.story("orders")] == ["paused"]
 
 
@@ -165,20 +165,20 @@ def test_story_of_a_job_without_rounds_is_empty_and_of_a_paused_one_says_so(benc
 
 def test_intent_is_merged_with_the_current_one(bench):
     bench.submit()
-    bench.service.change("orders", {"intent": {"juice": 0.9}})
-    bench.service.change("orders", {"intent": {"latency": "1s", "percentile": 99}})
+    bench.service.jobs.change("orders", {"intent": {"juice": 0.9}})
+    bench.service.jobs.change("orders", {"intent": {"latency": "1s", "percentile": 99}})
     assert bench.engine.topologies["orders"].intent == Intent(latency=1, percentile=99, juice=0.9, worth=35)
-    bench.service.change("orders", {"intent": {"latency": None, "percentile": None}})
+    bench.service.jobs.change("orders", {"intent": {"latency": None, "percentile": None}})
     assert bench.engine.topologies["orders"].intent == Intent(juice=0.9, worth=35)
     assert bench.notes.told[-1] == ("orders", "its intent is now juice 0.9, worth 35")
 
 
 def test_share_and_read_limit_change_together(bench):
     bench.submit()
-    bench.service.change("orders", {"share": 4, "read_limit": 1000})
+    bench.service.jobs.change("orders", {"share": 4, "read_limit": 1000})
     state = bench.engine.states()["orders"]
     assert (state.share, state.read_limit) == (4, 1000)
-    bench.service.change("orders", {"read_limit": None})
+    bench.service.jobs.change("orders", {"read_limit": None})
     assert bench.service.status().jobs["orders"].read_limit is None
 
 
@@ -200,30 +200,30 @@ def test_share_and_read_limit_change_together(bench):
 def test_bad_change_is_one_sentence(bench, table, kind, sentence):
     bench.submit()
     with pytest.raises(kind, match=sentence):
-        bench.service.change("orders", table)
+        bench.service.jobs.change("orders", table)
 
 
 def test_change_that_is_half_wrong_changes_nothing(bench):
     bench.submit()
     with pytest.raises(InputError):
-        bench.service.change("orders", {"intent": {"latency": 9}, "share": 0})
+        bench.service.jobs.change("orders", {"intent": {"latency": 9}, "share": 0})
     assert bench.engine.topologies["orders"].intent.latency_s == 2.0
 
 
 def test_unknown_job_is_named_with_the_closest(bench):
     bench.submit()
-    for change in (bench.service.pause, bench.service.resume, bench.service.remove, bench.service.story):
+    for change in (bench.service.jobs.pause, bench.service.jobs.resume, bench.service.jobs.remove, bench.service.story):
         with pytest.raises(UnknownJobError, match=r'there is no job "order"\. Did you mean "orders"\?'):
             change("order")
     with pytest.raises(UnknownJobError):
-        bench.service.change("order", {"share": 1})
+        bench.service.jobs.change("order", {"share": 1})
 
 
 def test_job_that_the_engine_could_not_remove_stays_registered(bench):
     bench.submit()
     del bench.engine._states["orders"]
     with pytest.raises(InputError):
-        bench.service.remove("orders")
+        bench.service.jobs.remove("orders")
     assert "orders" in bench.service.registry.all()
 
 
@@ -234,15 +234,15 @@ def test_live_jobs_come_back_as_they_were_last_changed(bench):
     bench.submit(name="a", intent={"latency": "5s", "worth": 10})
     bench.submit(name="b")
     bench.submit(name="c")
-    bench.service.change("a", {"intent": {"worth": 20}, "share": 2, "read_limit": 500})
-    bench.service.pause("b")
-    bench.service.remove("c")
+    bench.service.jobs.change("a", {"intent": {"worth": 20}, "share": 2, "read_limit": 500})
+    bench.service.jobs.pause("b")
+    bench.service.jobs.remove("c")
     bench.start()
     states = bench.engine.states()
     assert {name: state.phase for name, state in states.items()} == {"a": JobPhase.RUNNING, "b": JobPhase.PAUSED}
     assert (states["a"].share, states["a"].read_limit) == (2, 500)
     assert bench.engine.topologies["a"].intent == Intent(latency=5, worth=20)
-    bench.service.change("a", {"intent": {"latency": "1s"}})
+    bench.service.jobs.change("a", {"intent": {"latency": "1s"}})
     bench.start()
     assert bench.engine.topologies["a"].intent == Intent(latency=1, worth=20)
 
@@ -304,11 +304,11 @@ def test_job_whose_file_is_gone_is_failed_and_can_be_resumed_later(bench):
     assert (told.state, bench.service.status().jobs["a"].state) == ("failed", "running")
     assert "b.py: cannot be read: No such file or directory" in told.reason
     with pytest.raises(InputError, match="`headgate resume b` tries again"):
-        bench.service.pause("b")
+        bench.service.jobs.pause("b")
     with pytest.raises(JobFileError):
-        bench.service.resume("b")
+        bench.service.jobs.resume("b")
     file.write_text(text)
-    bench.service.resume("b")
+    bench.service.jobs.resume("b")
     assert bench.service.status().jobs["b"].state == "running"
 
 
@@ -316,7 +316,7 @@ def test_job_that_cannot_be_loaded_can_be_removed(bench):
     bench.submit()
     (bench.directory / "orders.py").unlink()
     bench.start()
-    assert bench.service.remove("orders") == ""
+    assert bench.service.jobs.remove("orders") == ""
     assert bench.service.states() == {}
 
 
@@ -325,7 +325,7 @@ def test_job_that_cannot_be_loaded_can_be_removed(bench):
 
 def test_job_of_a_file_keeps_what_was_changed_live(bench):
     file = job_file(bench.directory)
-    bench.start(file).change("orders", {"intent": {"latency": "9s"}})
+    bench.start(file).jobs.change("orders", {"intent": {"latency": "9s"}})
     bench.start(file)
     assert bench.engine.topologies["orders"].intent.latency_s == 9.0
     assert ("orders", "its intent is 9 s, as it was changed while it ran") in bench.notes.told
@@ -335,8 +335,8 @@ def test_entry_that_was_edited_begins_anew_but_stays_paused(bench):
     job_file(bench.directory)
     cluster = bench.directory / "shop.toml"
     cluster.write_text('[[job]]\nfile = "orders.py"\nintent = { latency = "3s" }\n')
-    bench.start(cluster).change("orders", {"intent": {"latency": "9s"}})
-    bench.service.pause("orders")
+    bench.start(cluster).jobs.change("orders", {"intent": {"latency": "9s"}})
+    bench.service.jobs.pause("orders")
     cluster.write_text('[[job]]\nfile = "orders.py"\nintent = { latency = "4s" }\n')
     bench.start(cluster)
     assert bench.engine.topologies["orders"].intent.latency_s == 4.0
@@ -356,7 +356,7 @@ def test_job_that_left_its_file_is_not_started_unless_no_file_is_given(bench):
 
 def test_removing_a_job_of_a_file_says_that_it_comes_back(bench):
     file = job_file(bench.directory)
-    assert "comes back with the next `headgate run`" in bench.start(file).remove("orders")
+    assert "comes back with the next `headgate run`" in bench.start(file).jobs.remove("orders")
     bench.start(file)
     assert "orders" in bench.engine.states()
 
@@ -373,7 +373,7 @@ def test_engine_that_cannot_start_a_job_of_a_file_keeps_the_service_up(bench):
     bench.start(job_file(bench.directory), engine=engine)
     assert bench.service.status().jobs["orders"].reason == "no room"
     engine.refuses = ""
-    bench.service.resume("orders")
+    bench.service.jobs.resume("orders")
     assert bench.service.status().jobs["orders"].state == "running"
 
 
@@ -423,7 +423,7 @@ def test_alert_is_a_line_for_the_watcher_and_advice_in_the_status(bench):
     bench.service.engine.set_intent("orders", Intent(policy="nobodys"))
     bench.rounds(3)
     told = [text for _, text in bench.notes.told if text.startswith("alert: ")]
-    assert told == ['alert: there is no policy "nobodys"; it keeps the lanes it has']
+    assert told == ['alert: there is no policy "nobodys"; the job keeps its lanes']
     assert bench.service.status().advice == (told[0].replace("alert", "orders"),)
 
 
@@ -433,7 +433,7 @@ def test_policy_that_there_is_not_is_refused(bench):
         bench.submit(name="orders", intent={"policy": "provison"})
     bench.submit(name="orders")
     with pytest.raises(InputError, match=told):
-        bench.service.change("orders", {"intent": {"policy": "provison"}})
+        bench.service.jobs.change("orders", {"intent": {"policy": "provison"}})
     assert bench.service.status().jobs["orders"].intent == "2 s"
 
 
@@ -586,7 +586,7 @@ def test_headline_counts_jobs_that_failed(bench):
     bench.submit()
     bench.submit(name="other")
     bench.submit(name="paused")
-    bench.service.pause("paused")
+    bench.service.jobs.pause("paused")
     bench.rounds(4)
     assert bench.service.status().problem == ""
     bench.engine.fail("other", "ValueError: no such tier")
@@ -657,7 +657,7 @@ def test_status_is_read_while_jobs_come_and_go(bench):
         bench.submit(name=f"job-{number}")
         bench.rounds(1)
         if number % 3 == 0:
-            bench.service.remove(f"job-{number}")
+            bench.service.jobs.remove(f"job-{number}")
     over.set()
     for reader in readers:
         reader.join()
@@ -668,5 +668,5 @@ def test_locks_of_jobs_are_forgotten_when_nobody_changes_them(bench):
     bench.submit()
     for name in ("orders", "nothing"):
         with suppress(UnknownJobError):
-            bench.service.pause(name)
-    assert dict(bench.service._locks) == {}
+            bench.service.jobs.pause(name)
+    assert dict(bench.service.jobs._locks) == {}

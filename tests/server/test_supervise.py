@@ -14,7 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from headgate.cli import cluster, run_command
+from headgate.cli import run as run_module
+from headgate.cli import run_command
 from headgate.server.client import Client
 from headgate.server.home import Home
 from tests.server.fake import FakeEngine, job_file
@@ -138,7 +139,7 @@ def test_engine_that_does_not_start_the_first_time_is_told_once(
 
         raise EngineError("Spark did not start: no Java")
 
-    monkeypatch.setattr(cluster, "open_engine", open_engine)
+    monkeypatch.setattr(run_module, "open_engine", open_engine)
     assert run_command(["run", "orders.py", "--no-restart", *QUICK]) == 1
     assert capfd.readouterr().err == "headgate: Spark did not start: no Java\n"
 

@@ -13,13 +13,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.config import SparkSettings
+from headgate.config import SparkSettings, StateSettings
 from headgate.spark import session
 from headgate.spark.engine import SparkEngine
 
 from .processes import Run
 
-SETTINGS = SparkSettings(slots=8, back_off_s=0.2, outage_retry_s=1.0, retries=2, stop_s=30)
+SETTINGS = SparkSettings(
+    slots=8,
+    back_off_s=0.2,
+    outage_retry_s=1.0,
+    retries=2,
+    stop_s=30,
+    first_pace_s=5.0,
+    state=StateSettings(combine_rows=100),
+)
 REMEMBERED = {"spark.ui.retainedJobs": "150", "spark.ui.retainedStages": "150"}
 """Less than by default, so that Spark's memory of what it did comes to its level soon."""
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headgate.bench.health import cluster
+from headgate.bench.workers import cluster
+from headgate.config import SparkSettings
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome
 from headgate.spark import sinks
 from headgate.spark.engine import SparkEngine
@@ -24,7 +25,8 @@ from headgate.topology import Topology
 from tests.spark.builders import burst, epochs, put_in, reading, start, topology
 from tests.spark.test_keyed import COUNTS, visits
 
-HOSTS, SLOTS, ROWS = 3, 2, 20_000
+HOSTS, ROWS = 3, 20_000
+SETTINGS = SparkSettings(longest_epoch_s=2.5)
 READ_LIMIT = 200
 """Rows of an epoch, so that they do not come to an end while something is awaited."""
 PATIENCE_S = 180.0
@@ -68,7 +70,7 @@ def moved(engine: SparkEngine, name: str) -> dict[str, Any]:
     until(lambda: epochs(engine, name) >= 4 and reading(engine, name).operators["work"].hosts)
     before = reading(engine, name)
     hosts = before.operators["work"].hosts or ()
-    query = engine._job(name)._query
+    query = engine.job(name).query
     has = engine.observe().allocation[name]
     leave = sorted(hosts)[0]
     wanted = replace(has, avoided=(leave,))
@@ -91,20 +93,21 @@ def moved(engine: SparkEngine, name: str) -> dict[str, Any]:
         "after": after,
         "alone": alone,
         "epochs": begun,
-        "restarted": engine._job(name)._query is not query,
+        "restarted": engine.job(name).query is not query,
         "sources": reading(engine, name).operators["in"].hosts,
     }
 
 
 def main(place: Path) -> None:
-    with cluster(place, HOSTS, SLOTS) as engine:
+    with cluster(HOSTS, SETTINGS) as hosts:
+        engine = hosts.engine
         told = {}
         for job in (copied(place / "copied"), counted(place / "counted")):
             start(engine, job, read_limit=READ_LIMIT)
             told[job.name] = moved(engine, job.name)
             engine.pause(job.name)
-        everywhere = tuple(sorted(engine._hosts.cores()))
-        refused = apply(engine, "copied", replace(engine._job("copied").allocation, avoided=everywhere))
+        everywhere = tuple(sorted(hosts.slots()))
+        refused = apply(engine, "copied", replace(engine.job("copied").allocation, avoided=everywhere))
     print(json.dumps({**told, "refused": refused.detail}))
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.bench.cluster import WorkerCluster, cluster, kill_host
-from headgate.config import StateSettings
+from headgate.bench.workers import WorkerCluster, cluster, kill_host
+from headgate.config import SparkSettings, StateSettings
 from headgate.state.inspect import Opens, read_opens
 from tests.spark.builders import put_in, start
 from tests.spark.on_cluster import until
@@ -20,6 +20,7 @@ from tests.spark.test_keyed import counting
 
 ROWS, READ_LIMIT = 20_000, 100
 NAMES = ("0", "1", "2")
+SETTINGS = SparkSettings(driver_memory_mb=1024, retries=0, state=StateSettings(backup_epochs=2))
 
 
 class Chapters:
@@ -89,7 +90,7 @@ def is_killed(job: Chapters, name: str) -> None:
 
 
 def main(place: Path) -> None:
-    with cluster(len(NAMES), StateSettings(backup_epochs=2)) as hosts:
+    with cluster(len(NAMES), SETTINGS) as hosts:
         start(hosts.engine, counting(place / "out", lanes=3, rows=ROWS), READ_LIMIT)
         job = Chapters(hosts)
         until(lambda: read_opens(hosts.engine.place_of("job"), "count") is not None)

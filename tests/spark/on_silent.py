@@ -59,7 +59,7 @@ def told(view: View, decision: Decision, controller: Controller) -> dict[str, An
         "action": decision.action.sentence if decision.action is not None else "",
         "decision": decision.cause,
         "unjudged": sorted(policy.state.quarantined),
-        "advice": list(policy.advice(view)),
+        "advice": [advice.sentence for advice in policy.advice(view)],
         "jobs": {name: of(job) for name, job in view.jobs.items()},
     }
 
@@ -77,7 +77,9 @@ def of(job: JobView) -> dict[str, Any]:
 
 def main(place: Path, master: str, extra: dict[str, str]) -> None:
     settings = Settings(**FAST)  # type: ignore[arg-type]
-    engine = open_engine(place / "home", SparkSettings(driver_memory_mb=512, heartbeat_s=2.0), master, extra)
+    engine = open_engine(
+        place / "home", SparkSettings(driver_memory_mb=512, heartbeat_s=2.0, first_pace_s=5.0), master, extra
+    )
     try:
         engine.submit(copied(place / "copied"))
         engine.submit(counted(place / "counted"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.spark.attempts import Attempts
+from headgate.spark.epochs.attempts import Attempts
 
 STUCK = frozenset({"job-1-7-out", "job-1-7-1-out", "other-1-7-out"})
 
@@ -22,7 +22,7 @@ class Epoch:
         self.attempts.run(self._attempt, lambda: self.going_on)
 
     def _attempt(self, number: int) -> None:
-        self.tags.append(self.attempts.tagged("job-1-7", number))
+        self.tags.append(self.attempts.begin("job-1-7", number))
         self.attempts.cancel(STUCK)
         if number < self.stuck:
             raise RuntimeError(f"attempt {number} failed")
@@ -44,7 +44,7 @@ def test_failure_of_an_attempt_that_was_not_cancelled_is_raised() -> None:
 def test_failure_before_the_first_spark_job_is_raised() -> None:
     epoch = Epoch(stuck=0)
     with pytest.raises(ZeroDivisionError):
-        epoch.attempts.run(lambda number: number // 0, lambda: True)  # type: ignore[arg-type]
+        epoch.attempts.run(lambda number: number // 0, lambda: True)
 
 
 def test_cancelled_attempt_of_a_job_that_stops_is_the_last() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.model import Graph, JobAllocation, Operator
-from headgate.spark.counters import Counters, FinishedEpoch, start_of
-from headgate.spark.engine import _beyond
+from headgate.spark.engine import _refusal
+from headgate.spark.measuring.counters import Counters, FinishedEpoch, start_of
 
 GRAPH = Graph.of(Operator("in"), Operator("work", ("in",)))
 
@@ -29,13 +29,13 @@ def test_nothing_is_known_of_lanes_before_their_tasks_were_looked_at(counters: C
 def test_rows_of_lanes_add_up_and_the_last_host_counts(counters: Counters) -> None:
     for host in ("first", "second"):
         counters.add_rows(1, {"work": {0: 10.0, 1: 20.0, 2: 5.0}})
-        counters.ran_on(1, {"work": {0: host, 1: "other", 2: "other"}})
+        counters.set_hosts(1, {"work": {0: host, 1: "other", 2: "other"}})
     assert work(counters).lane_rows == (20.0, 40.0, 10.0)
     assert work(counters).hosts == ("second", "other", "other")
 
 
 def test_hosts_are_not_known_as_long_as_one_is_missing(counters: Counters) -> None:
-    counters.ran_on(1, {"work": {0: "here"}})
+    counters.set_hosts(1, {"work": {0: "here"}})
     assert work(counters).hosts is None
 
 
@@ -43,8 +43,8 @@ def test_lanes_of_another_allocation_do_not_count(counters: Counters) -> None:
     counters.add_rows(1, {"work": {0: 10.0}})
     counters.add_rows(2, {"work": {0: 99.0}})
     assert work(counters).lane_rows == (10.0, 0.0, 0.0)
-    counters.started(1.0, 0.0)
-    counters.finished(2.0, {}, (), FinishedEpoch(2, "tag", {}, 0), {"work": 2})
+    counters.begin_epoch(1.0, 0.0)
+    counters.end_epoch(2.0, {}, (), FinishedEpoch(2, "tag", {}, 0), {"work": 2})
     assert work(counters).lane_rows is None
 
 
@@ -65,13 +65,13 @@ KNOWN = {"work": ((5.0, 5.0, 1.0), (0, 1, 2))}
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_sentence(wanted: JobAllocation, sentence: str) -> None:
-    refusal = _beyond(HAS, wanted, KNOWN, {"host-1", "host-2"})
+    refusal = _refusal(HAS, wanted, KNOWN, {"host-1", "host-2"})
     assert sentence in refusal and bool(refusal) == bool(sentence)
 
 
 def test_hosts_that_are_avoided_already_hold_up_no_other_change() -> None:
     has = replace(HAS, avoided=("host-1",))
-    assert _beyond(has, replace(has, lanes={"work": 4}), {}, {"host-1"}) == ""
+    assert _refusal(has, replace(has, lanes={"work": 4}), {}, {"host-1"}) == ""
 
 
 def test_slices_are_told_with_their_rows_and_lanes(counters: Counters) -> None:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.model import OUTSIDE, JobReading
+from headgate.core.model import MOST_SHARE, OUTSIDE, Action, ActionKind, Cause, JobReading
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.topology import Topology
@@ -411,6 +412,25 @@ def test_job_runs_in_the_pool_of_its_share(engine: SparkEngine, spark: SparkSess
     engine.set_share("job", 1)
     until(lambda: writer.pools[-1] == writer.pools[0], "the first pool again")
     assert set(others.pools) == {others.pools[0]}
+
+
+def test_share_that_the_scheduler_raises_applies_until_a_person_sets_another(
+    engine: SparkEngine, spark: SparkSession, until: Until
+) -> None:
+    job, writer = noted("job", 50)
+    engine.submit(job)
+    until(lambda: writer.pools, "an epoch")
+    raised = replace(engine.observe().allocation["job"], share=4)
+    action = Action(ActionKind.RECONFIGURE, "job", {"job": raised}, Cause("slots are short"))
+    assert engine.apply(action).applied
+    until(lambda: weight(spark, writer.pools[-1]) == 4, "an epoch in another pool")
+    now, state = engine.observe().jobs["job"], engine.states()["job"]
+    assert now is not None and (now.share, state.share, state.raised_share) == (4, 1, 4)
+    beyond = replace(action, changes={"job": replace(raised, share=MOST_SHARE + 1)})
+    assert "its share would be 11; it must be from 1 to 10" in engine.apply(beyond).detail
+    engine.set_share("job", 2)
+    until(lambda: weight(spark, writer.pools[-1]) == 2, "the pool of the person's share")
+    assert engine.observe().allocation["job"].share is None
 
 
 def weight(spark: SparkSession, pool: str | None) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.spark.event_time import EventTime
+from headgate.spark.keyed.event_time import EventTime
 from headgate.spark.sources import ticks
 from headgate.spark.sources.ticks import Tick
 from headgate.state.checkpoint import EpochWatermark

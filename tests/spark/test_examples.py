@@ -17,7 +17,7 @@ from headgate import Topology, jobfile, sinks, sources
 from headgate.core.model import OUTSIDE
 from headgate.jobfile import JobRequest
 from headgate.spark.engine import SparkEngine
-from headgate.spark.loading import imported, load
+from headgate.spark.jobs.loading import imported, load
 
 from .builders import start
 

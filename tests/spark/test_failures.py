@@ -23,9 +23,10 @@ from redis.exceptions import RedisError
 from headgate.core.model import Snapshot
 from headgate.errors import EngineError, InputError
 from headgate.ports import JobPhase
-from headgate.spark import progress, sinks, sources
+from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.reasons import SOURCE_ENDED
+from headgate.spark.measuring import progress
+from headgate.spark.reasons import MOST_TRACE, SOURCE_ENDED
 from headgate.topology import Topology
 
 from .builders import ROWS, burst, column, copied, epochs, latencies_until, put_in, reading, same, start, topology
@@ -80,6 +81,8 @@ def test_failing_job_is_retried_then_left_while_others_meet_their_intents(
     until(failed, "the failure")
     assert JobPhase.RETRYING in seen
     assert reason(engine) == 'operator "look-up": LookupError: no such tier'
+    trace = engine.states()["job"].trace
+    assert "in look_up" in trace and 'LookupError("no such tier")' in trace and len(trace) < 2 * MOST_TRACE
     assert "job" not in engine.jobs()
     latencies = latencies_until(engine, partial(all_made_epochs, {name: count + 3 for name, count in before.items()}))
     for name in others:

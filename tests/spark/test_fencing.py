@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from redis import Redis
 from redis.client import Pipeline
 
 from headgate.errors import EngineError
-from headgate.spark import sinks
+from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.lanes import LaneError
+from headgate.spark.epochs.lanes import LaneError
+from headgate.spark.epochs.pace import Stopped
 from headgate.spark.sinks.files import WRITERS, claimed
 from headgate.spark.sinks.redis import WriterClaim, put, redis_hashes
-from headgate.spark.writing import FILE, JobStart, Writing, begin_start
+from headgate.spark.sinks.writing import JobStart, Writing, begin_start
+from headgate.state.durable import LIFE
 from headgate.topology import Topology, Writer
 
-from .builders import ROWS, burst, column, put_in, same, topology
+from .builders import ROWS, burst, column, epochs, put_in, same, topology
 from .conftest import Until
 
 
@@ -43,16 +47,65 @@ def test_a_life_lasts_over_restarts_and_ends_with_the_files_of_its_job(tmp_path:
     first, second = begin_start(tmp_path), begin_start(tmp_path)
     assert (first.life, first.number) == (second.life, 1)
     assert second.number == 2
-    (tmp_path / FILE).unlink()
+    (tmp_path / LIFE).unlink()
     assert begin_start(tmp_path).life != first.life
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b'{"life": "abc"', b'{"life": 7, "number": 1}'])
 def test_a_damaged_life_is_told_instead_of_begun_again(tmp_path: Path, damage: bytes) -> None:
     begin_start(tmp_path)
-    (tmp_path / FILE).write_bytes(damage)
+    (tmp_path / LIFE).write_bytes(damage)
     with pytest.raises(EngineError, match=r"life\.json. is damaged .* remove the job and submit it again"):
         begin_start(tmp_path)
+
+
+def test_epoch_that_outlives_its_stop_has_no_effect_on_the_next_start(
+    engine: SparkEngine, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, go_on = threading.Event(), threading.Event()
+
+    def hangs_once(rows: DataFrame, epoch: int) -> None:
+        rows.collect()
+        if not held.is_set():
+            held.set()
+            assert go_on.wait(120)
+
+    impatient = replace(engine._shared.settings, stop_s=0.1)
+    monkeypatch.setattr(engine, "_shared", replace(engine._shared, settings=impatient))
+    engine.spark.conf.set("spark.sql.streaming.stopTimeout", "100ms")  # else Spark waits for the sink
+    job = topology()
+    job.sink("out", hangs_once, job.source("in", sources.load(100)))
+    try:
+        engine.submit(job)
+        assert held.wait(60)
+        first = engine.job("job")._run
+        with pytest.raises(EngineError):
+            engine.pause("job")
+        until(lambda: resumed(engine, "job"), "the end of the first query")
+        until(lambda: epochs(engine) >= 2, "epochs of the second start")
+        assert first is not None and not first.pace.is_idle
+        go_on.set()
+        until(lambda: first.pace.is_idle, "the end of the epoch that was held")
+        second = engine.job("job")._run
+        assert second is not None and second.runner.error is None
+        assert first.runner.error is not None and first.counters.epochs == 0
+        with pytest.raises(Stopped):
+            first.pace.begin()
+        before = epochs(engine)
+        until(lambda: epochs(engine) > before, "another epoch of the second start")
+    finally:
+        go_on.set()
+        engine.spark.conf.unset("spark.sql.streaming.stopTimeout")
+
+
+def resumed(engine: SparkEngine, name: str) -> bool:
+    """Spark refuses a second query of the same name while the first one has not ended."""
+    try:
+        engine.resume(name)
+    except EngineError as error:
+        assert "already active" in str(error), error
+        return False
+    return True
 
 
 # -- files

@@ -10,21 +10,21 @@ import pyarrow as pa
 import pytest
 
 from headgate.config import FAST
+from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, Outcome
 from headgate.health.policies import Late
-from headgate.health.records import DiagnosisKind, patient_of
+from headgate.health.records import DiagnosisKind, observed_job
 from headgate.health.resolving import ResolverName
 from headgate.scheduler.policies import policy_named
-from headgate.settings import settings_from
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
 from headgate.state.hashing import slices_of
 from headgate.state.operators import Batches, Changed, KeyedRows
 from headgate.state.placement.routing import lane_loads
 from headgate.topology import Topology
-from tests.health.patients import looked_at
+from tests.health.observed_jobs import looked_at
 
 from .builders import change, epochs, put_in, reading, start, topology, written
 from .conftest import Until
@@ -86,7 +86,7 @@ def test_healthy_job_with_few_keys_gets_no_diagnosis_from_its_cold_start_on(engi
     def examined() -> bool:
         view, decision = controller.round()
         job = view.jobs["job"]
-        told = [] if job.span is None else looked_at(patient_of(job, view.hosts, view.at_s, settings), Late())[2]
+        told = [] if job.span is None else looked_at(observed_job(job, view, settings), Late())[2]
         found.extend(one.kind for one in told if one.kind != DiagnosisKind.TOO_FEW_LANES)
         known.add(job.span is not None and job.span.last.reading.operators["count"].slice_rows is not None)
         assert decision.action is None or decision.action.remedy in ("", ResolverName.SCALE_UP)
@@ -118,7 +118,7 @@ def test_rows_of_every_lane_and_slice_are_told(engine: SparkEngine, out: Path, u
 def test_slices_change_lanes_live_and_counts_stay_exact(engine: SparkEngine, out: Path, until: Until) -> None:
     start(engine, counting(out, lanes=LANES, rows=MANY), read_limit=250)
     until(lambda: epochs(engine) >= 2, "two epochs")
-    run = engine._job("job")._query
+    run = engine.job("job").query
     for wanted in (tuple(2 - number % 3 for number in range(SLICES)), (0,) * 15 + (1,)):
         assert applied(engine, slices={"count": wanted}) == Outcome(True)
         until(lambda wanted=wanted: reading(engine).operators["count"].slice_lanes == wanted, "slices on their lanes")
@@ -128,7 +128,7 @@ def test_slices_change_lanes_live_and_counts_stay_exact(engine: SparkEngine, out
     engine.set_read_limit("job", MANY)
     until(lambda: put_in(engine) == MANY, "the end of the load")
     assert newest(out) == expected(MANY)
-    assert engine._job("job")._query is run
+    assert engine.job("job").query is run
 
 
 def test_slices_that_nobody_assigns_are_spread_evenly_again(engine: SparkEngine, out: Path, until: Until) -> None:

@@ -17,7 +17,7 @@ from headgate.core.hosts import HostPhase, HostType
 from headgate.hosts.leases import Budget
 from headgate.hosts.provision import Terms
 from headgate.spark import security, session
-from headgate.spark.pool import LocalPool
+from headgate.spark.hosts.pool import LocalPool
 from tests.contract.pool_promises import phase_of
 from tests.spark.strangers import arguments_with, beyond_loopback
 
@@ -52,10 +52,10 @@ try:
     work = topology.batches("work", slowly, read, schema="row long, arrived timestamp", lanes=4)
     topology.sink("out", sinks.files(place / "out"), work)
     engine.submit(topology)
-    query = engine._job("exact")._query
+    query = engine.job("exact").query
     while not (place / "enough").exists():
         jobs, states = engine.observe().jobs, engine.states()
-        same = engine._job("exact")._query is query and states["exact"].phase.value == "running"
+        same = engine.job("exact").query is query and states["exact"].phase.value == "running"
         reading = jobs.get("exact")
         if reading is not None:
             hosts = {host for one in reading.operators.values() for host in one.hosts or ()}

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate.spark.inflow import Inflow, ask_all
+from headgate.spark.measuring.inflow import Inflow, ask_all
 
 from .conftest import Until
 
@@ -33,11 +33,11 @@ def test_source_that_hangs_delays_neither_the_round_nor_other_sources(askers: Th
     for _ in range(3):
         ask_all([slow, quick], askers, 0.05)
     assert time.monotonic() - began_s < 5
-    told = quick.told()
-    assert told is not None and told.rows == 5.0
-    assert (slow.told(), len(asked)) == (None, 1)
+    heard = quick.answer()
+    assert heard is not None and heard.rows == 5.0
+    assert (slow.answer(), len(asked)) == (None, 1)
     answer.set()
-    until(lambda: slow.told() is not None, "the late answer", within_s=5)
+    until(lambda: slow.answer() is not None, "the late answer", within_s=5)
 
 
 def test_last_answer_stays_with_its_time_while_the_source_is_away(askers: ThreadPoolExecutor) -> None:
@@ -50,8 +50,8 @@ def test_last_answer_stays_with_its_time_while_the_source_is_away(askers: Thread
 
     source = Inflow(tell)
     ask_all([source], askers, 5)
-    first = source.told()
+    first = source.answer()
     assert first is not None and first.rows == 5.0
     for _ in range(2):
         ask_all([source], askers, 5)
-        assert source.told() == first
+        assert source.answer() == first

@@ -15,9 +15,9 @@ from pyspark import SparkContext
 
 from headgate.errors import JobFileError, NeedsSparkError
 from headgate.jobfile import JobRequest
-from headgate.spark import jobloader
-from headgate.spark.jobloader import LoadAnswer, build
-from headgate.spark.nursery import NURSERY
+from headgate.spark.processes import jobloader
+from headgate.spark.processes.jobloader import LoadAnswer, build
+from headgate.spark.processes.nursery import NURSERY
 
 from .builders import written
 

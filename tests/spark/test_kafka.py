@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,17 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.connections import KafkaPatience
-from headgate.spark.kafka import checked_options, resolved
-from headgate.spark.lanes import LaneError
+from headgate.spark.connections.kafka import checked_options, resolved
+from headgate.spark.connections.patience import KafkaPatience
+from headgate.spark.epochs.lanes import LaneError
 from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sources import kafka as from_kafka
 from headgate.spark.sources.decoding import Decoding, Format
-from headgate.spark.sources.kafka import OWN
 from headgate.spark.sources.kafka_offsets import OffsetRange, Partition, share_out
+from headgate.spark.sources.kafka_reader import OWN
 from headgate.topology import Source
 from tests.examples import examples
-from tests.kafka import Epochs, new_topic, order, write
+from tests.kafka import WITHIN_S, Epochs, committed, new_topic, order, write
 
 JSON = T.StructType(
     [
@@ -178,6 +179,18 @@ def test_an_epoch_that_is_read_again_has_the_same_rows(kafka_servers: str, tmp_p
     epochs.restarted()
     again = [row for lane in epochs.read(epochs.again()) for row in lane]
     assert sorted(offsets(again)) == sorted(offsets(before))
+
+
+def test_offsets_of_a_finished_epoch_are_committed_for_the_group(kafka_servers: str, tmp_path: Path) -> None:
+    topic, group = new_topic(), new_topic("group")
+    write(kafka_servers, topic, map(order, range(10)), partitions=2)
+    epochs = Epochs(from_kafka(topic, servers=kafka_servers, group=group), tmp_path)
+    epochs.rows()
+    assert committed(kafka_servers, topic, group, 2) != [5, 5]
+    assert epochs.plan() == []
+    until_s = time.monotonic() + WITHIN_S
+    while (found := committed(kafka_servers, topic, group, 2)) != [5, 5]:
+        assert time.monotonic() < until_s, found
 
 
 def test_new_topics_of_a_pattern_are_found(kafka_servers: str, tmp_path: Path) -> None:
@@ -360,8 +373,8 @@ def test_a_broker_that_is_away_is_an_outage(tmp_path: Path) -> None:
 
 class _Impatient(Epochs):
     def levers(self, lanes: int = 1, read_limit: int | None = None) -> None:
-        from headgate.spark import levers
-        from headgate.spark.connections import Patience
-        from headgate.spark.levers import Levers
+        from headgate.spark.connections.patience import Patience
+        from headgate.spark.sources import levers
+        from headgate.spark.sources.levers import Levers
 
         levers.write(self.place, Levers(lanes, read_limit, Patience(kafka=KafkaPatience(answer_s=0.3))))

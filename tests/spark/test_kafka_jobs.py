@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "headgate[kafka]"')
 
-from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
 from redis import Redis
 
@@ -25,8 +24,8 @@ from headgate.controller import Controller
 from headgate.jobfile import JobRequest
 from headgate.scheduler.policies import policy_named
 from headgate.spark.engine import SparkEngine
-from headgate.spark.loading import load
-from tests.kafka import new_topic, order, read_all, write
+from headgate.spark.jobs.loading import load
+from tests.kafka import committed, new_topic, order, read_all, write
 
 from .builders import start
 from .conftest import Until
@@ -103,10 +102,7 @@ def test_a_job_reads_and_writes_kafka(engine: SparkEngine, kafka_servers: str, u
     assert sorted(row.value() for row in read_all(kafka_servers, out)) == sorted(map(order, range(ROWS)))
     reading = engine.observe().jobs["copies"]
     assert reading is not None and (reading.arrived["in"], reading.backlog) == (ROWS, 0)
-    group = Consumer({"bootstrap.servers": kafka_servers, "group.id": "lag-tool", "log_level": 2})
-    ends = [TopicPartition(topic, number) for number in range(2)]
-    until(lambda: all(one.offset > 0 for one in group.committed(ends, timeout=20)), "offsets of the group")
-    group.close()
+    until(lambda: committed(kafka_servers, topic, "lag-tool", 2) == [ROWS // 2, ROWS // 2], "offsets of the group", 30)
 
 
 def test_the_example_passes_large_orders_on(engine: SparkEngine, kafka_servers: str, until: Until) -> None:
@@ -168,7 +164,7 @@ def test_a_job_that_cannot_keep_up_has_little_juice_and_gets_lanes(engine: Spark
     juices: list[float] = []
     with feeding(kafka_servers, topic, 40):
         engine.submit(job)
-        rounds(controller, juices, lambda: engine._job("slow").allocation.lanes["wait"] > 1)
+        rounds(controller, juices, lambda: engine.job("slow").allocation.lanes["wait"] > 1)
     assert min(juices) < 0.95
 
 

@@ -15,11 +15,11 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.errors import GraphError
-from headgate.spark.connections import KafkaPatience, Patience
-from headgate.spark.kafka import checked_options
+from headgate.spark.connections.kafka import checked_options
+from headgate.spark.connections.patience import KafkaPatience, Patience
 from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sinks.kafka import EPOCHS, WriterRecord, note_of
-from headgate.spark.writing import JobStart, Writing
+from headgate.spark.sinks.writing import JobStart, Writing
 from tests.kafka import new_topic, read_all
 
 pytestmark = pytest.mark.slow

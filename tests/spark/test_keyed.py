@@ -113,6 +113,17 @@ def kinds_of(rows: range) -> dict[str, Any]:
     }
 
 
+def test_few_rows_are_not_combined_on_their_way(engine: SparkEngine, out: Path, until: Until) -> None:
+    job = topology()
+    rows = job.transform("one-key", lambda rows: rows.selectExpr("1 AS user", "row"), job.source("in", burst(200)))
+    job.sink("out", sinks.files(out), job.keyed("count", {"n": "count"}, rows, key="user", lanes=1))
+    start(engine, job, read_limit=50)
+    until(lambda: put_in(engine) == 200, "the end of the load")
+    keyed = engine._jobs["job"].keyed
+    assert keyed is not None and not keyed._states["count"].combining
+    assert newest(out, "user")[1]["n"] == 200
+
+
 def test_rows_that_meet_by_key_on_their_way_give_what_lanes_make_of_them(
     engine: SparkEngine, out: Path, until: Until
 ) -> None:
@@ -121,7 +132,7 @@ def test_rows_that_meet_by_key_on_their_way_give_what_lanes_make_of_them(
     job.sink("out", sinks.files(out), job.keyed("count", KINDS, rows, key="a user", lanes=3, slices=16))
     start(engine, job, read_limit=1000)
     until(lambda: put_in(engine) == ROWS, "the end of the load")
-    keyed = engine._jobs["job"]._keyed
+    keyed = engine._jobs["job"].keyed
     assert keyed is not None and keyed._states["count"].combining
     found = {
         name: {kind: "nan" if row[kind] != row[kind] else row[kind] for kind in KINDS}
@@ -239,6 +250,9 @@ def test_events_meet_the_state_of_their_key(engine: SparkEngine, out: Path, unti
     until(lambda: put_in(engine) == 600, "the end of the load")
     rows = Counter((row["user"], row["n"]) for table in written(out).values() for row in table.to_pylist())
     assert rows == Counter((user, n) for user in range(USERS) for n in (10, 20, 30))
+    shares = engine.hot_keys("job")["ten"]
+    assert {int(key) for key in shares} <= set(range(USERS))
+    assert 0 < sum(shares.values()) <= 1
 
 
 def largest(rows: KeyedRows) -> Changed:
@@ -377,7 +391,7 @@ def test_state_of_another_schema_is_refused_with_a_sentence(engine: SparkEngine,
     until(lambda: put_in(engine) == ROWS, "the end of the load")
     engine.pause("job")
     job = engine._jobs["job"]
-    job.topology.nodes["count"] = counting(out, version=2).nodes["count"]
+    job.context.topology.nodes["count"] = counting(out, version=2).nodes["count"]
     with pytest.raises(EngineError) as refused:
         engine.resume("job")
     assert 'the state of operator "count" was written with version 1, and the operator now declares 2' in str(

@@ -9,13 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headgate.errors import EngineError
-from headgate.spark.keyed_hosts import NUMBER, TendLane, awaited, folder_of, planned_anew
-from headgate.spark.keyed_lanes import LABEL, _marked, here
-from headgate.spark.lanes import LaneError
+from headgate.errors import OutageError
+from headgate.spark.epochs.lanes import LaneError
+from headgate.spark.epochs.places import AvailableHosts
+from headgate.spark.hosts.asking import NUMBER, HostTask
+from headgate.spark.hosts.this_host import _named, store_folder
+from headgate.spark.keyed.hosts import ReachTarget, await_hosts, run_or_plan_again
+from headgate.spark.keyed.lanes import LABEL, _marked
 from headgate.state.aggregate import SLICE
 from headgate.state.copies import Copies
-from headgate.state.placement.targets import Duty
+from headgate.state.placement.targets import HostTarget
 from tests.state.builders import SETTINGS, Driver, rows
 
 
@@ -39,28 +42,23 @@ def test_a_lane_without_a_mark_fails_with_a_sentence() -> None:
         _marked(iter([batch(5)]))
 
 
-def test_a_lane_is_on_the_host_that_spark_calls_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.12")
-    assert here(("127.0.0.11", "127.0.0.12")) == "127.0.0.12"
-    assert here(("somewhere", "else")) not in ("somewhere", "else")
-
-
-def test_a_duty_is_done_on_its_own_host_and_nowhere_else(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_reached_on_its_own_host_and_nowhere_else(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(tmp_path)
     driver.epoch_of(rows([(user, 1) for user in range(20)]))
     store = str(tmp_path / "store")
     copies = Copies(driver.operator, driver.life, store, str(tmp_path / "checkpoint"), SETTINGS)
     every = tuple(range(driver.life.slices))
-    lane = TendLane(copies, {"duty-a": Duty(every, every), "duty-b": Duty((), ())}, 0)
+    targets = {"host-a": HostTarget(every, every), "host-b": HostTarget((), ())}
+    lane = HostTask(("host-a", "host-b"), ReachTarget(copies, targets, 0))
     asked = [pa.RecordBatch.from_pydict({NUMBER: [0]})]
-    monkeypatch.setenv("SPARK_LOCAL_IP", "duty-b")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "host-b")
     assert list(lane(asked)) == []
-    here.cache_clear()
-    monkeypatch.setenv("SPARK_LOCAL_IP", "duty-a")
+    _named.cache_clear()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "host-a")
     (answer,) = lane(asked)
-    assert answer.column("host").to_pylist() == ["duty-a"]
-    assert {path.name for path in (tmp_path / "store").iterdir()} == {"duty-a"}
-    own = Copies(driver.operator, driver.life, folder_of(store, "duty-a"), str(tmp_path / "checkpoint"), SETTINGS)
+    assert answer.column("host").to_pylist() == ["host-a"]
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {"host-a"}
+    own = Copies(driver.operator, driver.life, store_folder(store, "host-a"), str(tmp_path / "checkpoint"), SETTINGS)
     assert own.versions(every) == dict.fromkeys(every, 0)
 
 
@@ -77,16 +75,23 @@ def test_an_epoch_is_planned_anew_as_long_as_a_host_was_lost_and_never_for_ever(
         raise OSError
 
     with pytest.raises(OSError):
-        planned_anew(run, may_go_on)
+        run_or_plan_again(run, may_go_on)
     assert len(tried) == attempts
 
 
 def test_a_driver_that_is_started_again_waits_for_the_hosts_that_have_slices() -> None:
-    answers = iter([{}, {"a": 2.0}, {"a": 2.0, "b": 2.0}, {"a": 2.0, "b": 2.0, "c": 2.0}])
-    assert set(awaited(lambda: next(answers), ["a", "b"], time.monotonic() + 60)) == {"a", "b"}
+    answers = iter(AvailableHosts(dict.fromkeys(hosts, 2.0)) for hosts in ("", "a", "ab", "abc"))
+    assert set(await_hosts(lambda: next(answers), ["a", "b"], time.monotonic() + 60)) == {"a", "b"}
 
 
 def test_a_host_that_does_not_come_back_is_not_waited_for_for_ever() -> None:
-    assert awaited(lambda: {"a": 2.0}, ["a", "b"], time.monotonic()) == {"a": 2.0}
-    with pytest.raises(EngineError, match="no host of the cluster has had a slot"):
-        awaited(dict, [], time.monotonic(), patience_s=0)
+    one = AvailableHosts({"a": 2.0})
+    assert await_hosts(lambda: one, ["a", "b"], time.monotonic()) == {"a": 2.0}
+    with pytest.raises(OutageError, match="no host of the cluster has had a slot"):
+        await_hosts(AvailableHosts, [], time.monotonic(), patience_s=0)
+
+
+def test_a_job_that_can_use_no_host_says_why_at_once() -> None:
+    refused = AvailableHosts(problems=("host a does not see it; mount it",))
+    with pytest.raises(OutageError, match="host a does not see it; mount it"):
+        await_hosts(lambda: refused, [], time.monotonic() + 60)

@@ -11,8 +11,8 @@ import pytest
 from headgate import Intent, Topology, sinks, sources
 from headgate.core.model import JobReading
 from headgate.spark.engine import SparkEngine
-from headgate.spark.lag import Lags, OffsetStream, Report, distance
-from headgate.spark.unread import FileStream
+from headgate.spark.measuring.lag import Lags, OffsetStream, Report, distance
+from headgate.spark.measuring.unread import FileStream
 
 from .conftest import Until
 
@@ -32,9 +32,9 @@ def kafka(rows: int) -> dict[str, dict[str, int]]:
 
 def test_offsets_of_kafka_tell_the_rows_that_wait_once_two_epochs_ended() -> None:
     lags = Lags({"in": (OffsetStream(),)}, {"in": 0.0})
-    lags.counted(0, {"in": 100.0})
+    lags.add_epoch(0, {"in": 100.0})
     assert lags.arrived("in", report(0, (None, kafka(90), kafka(500))), 30) is None  # rows per offset are not known yet
-    lags.counted(1, {"in": 150.0})
+    lags.add_epoch(1, {"in": 150.0})
     assert lags.arrived("in", report(1, (kafka(90), kafka(140), kafka(540))), 30) == 150 + 400
 
 
@@ -42,7 +42,7 @@ def test_rows_that_wait_follow_the_rows_that_an_offset_had() -> None:
     """An offset of the rate source is a second; a transaction marker of Kafka is an offset without a row."""
     lags = Lags({"in": (OffsetStream(),)}, {"in": 0.0})
     for epoch, rows in enumerate((1000.0, 3000.0)):
-        lags.counted(epoch, {"in": rows})
+        lags.add_epoch(epoch, {"in": rows})
         told = lags.arrived("in", report(epoch, (epoch, epoch + 1, epoch + 3)), 30)
     assert told == 3000 + 2 * 2000
 
@@ -56,13 +56,13 @@ def test_nothing_waits_where_the_end_was_reached() -> None:
 def test_lag_of_a_stream_that_reports_no_end_is_unknown(stream: tuple[Any, Any, Any]) -> None:
     lags = Lags({"in": (OffsetStream(),)}, {"in": 0.0})
     for epoch in range(3):
-        lags.counted(epoch, {"in": 10.0 * epoch})
+        lags.add_epoch(epoch, {"in": 10.0 * epoch})
         assert lags.arrived("in", report(epoch, stream), 30) is None
 
 
 def test_report_of_long_ago_tells_nothing() -> None:
     lags = Lags({"in": (OffsetStream(),)}, {"in": 0.0})
-    lags.counted(0, {"in": 5.0})
+    lags.add_epoch(0, {"in": 5.0})
     assert lags.arrived("in", report(0, (0, 5, 5), began_s=0.0), 30) is None
     assert lags.arrived("in", None, 30) is None
 
@@ -148,8 +148,8 @@ def test_lag_of_a_query_that_cannot_tell_is_unknown_and_one_that_can_is_known(
         reader = lambda spark, name=name, options=options: spark.readStream.format(name).options(**options).load()  # noqa: E731
         job.sink(f"out-{name}", sinks.discard(), job.source(name, reader, arrival="timestamp"))
     engine.submit(job)
-    running = engine._job("queries")
+    running = engine.job("queries")
     until(lambda: reading(engine, "queries").epochs >= 4, "some epochs")  # type: ignore[operator]
-    until(lambda: running._ask("rate") is not None, "the lag of the rate source")
-    assert running._ask("rate-micro-batch") is None
+    until(lambda: running._infer_arrivals("rate") is not None, "the lag of the rate source")
+    assert running._infer_arrivals("rate-micro-batch") is None
     assert reading(engine, "queries").backlog is None

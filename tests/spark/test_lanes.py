@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from headgate.spark.lanes import BatchLane, EventLane, LaneError
+from headgate.spark.epochs.lanes import BatchLane, EventLane, LaneError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("tier", pa.string())])
 INPUT = pa.RecordBatch.from_pydict({"id": [1, 2]})
@@ -18,7 +18,7 @@ def put_out(lane):
 
 
 def events(function, dead_letter=None):
-    return EventLane("price", function, SCHEMA, dead_letter, 0)
+    return EventLane("price", function, SCHEMA, dead_letter)
 
 
 MISFITS = [

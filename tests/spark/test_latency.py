@@ -14,11 +14,12 @@ from pyspark.sql import functions as F
 
 from headgate.config import Settings
 from headgate.core.latency import Latency
-from headgate.core.metrics import Windows, view_of
+from headgate.core.metrics import view_of
+from headgate.core.windows import Windows
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.plan import Observing
-from headgate.spark.sampling import Sampling
+from headgate.spark.epochs.plan import Observing
+from headgate.spark.measuring.sampling import Sampling
 from headgate.spark.sources.load import Generator
 
 from .builders import (

@@ -15,7 +15,7 @@ from headgate.core.model import Action, ActionKind, Cause
 from headgate.ports import JobPhase
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.inflow import ASKED_AT_ONCE
+from headgate.spark.measuring.inflow import ASKED_AT_ONCE
 from headgate.topology import Topology
 
 from .builders import ROWS, same, topology

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.spark.metering import matched, owned
+from headgate.spark.measuring.metering import assign_stages, match_stages
 
 IN, WAY, COUNT = (("in", 2),), (("in", 8),), (("count", 3),)
 sizes = st.lists(st.integers(1, 4), max_size=6)
@@ -18,7 +18,7 @@ def stage(tasks: int) -> list[dict[str, Any]]:
 
 
 def owners(expected: list[Any], *tasks: int) -> list[str]:
-    return [owner[-1][0] for owner, _ in owned(expected, [stage(count) for count in tasks])]
+    return [owner[-1][0] for owner, _ in assign_stages(expected, [stage(count) for count in tasks])]
 
 
 def test_table_that_is_filled_before_the_source_is_read_is_not_taken_for_a_planned_stage():
@@ -35,7 +35,7 @@ def test_exchange_of_the_users_own_belongs_to_the_operator_it_is_in():
 
 @given(sizes, sizes)
 def test_stages_are_matched_in_order_with_stages_of_their_size(expected, done):
-    places = matched(expected, done)
+    places = match_stages(expected, done)
     found = [place for place in places if place is not None]
     assert found == sorted(set(found))
     assert all(place is None or expected[place] == size for place, size in zip(places, done, strict=True))
@@ -46,4 +46,4 @@ def test_all_planned_stages_are_found_whatever_runs_in_between(expected, data):
     done = list(expected)
     for extra in data.draw(sizes):
         done.insert(data.draw(st.integers(0, len(done))), extra)
-    assert [place for place in matched(expected, done) if place is not None] == list(range(len(expected)))
+    assert [place for place in match_stages(expected, done) if place is not None] == list(range(len(expected)))

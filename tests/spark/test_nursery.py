@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headgate.spark import nursery
-from headgate.spark.launcher import ADDRESS
-from headgate.spark.nursery import NURSERY
+from headgate.spark.processes import nursery
+from headgate.spark.processes.launcher import ADDRESS
+from headgate.spark.processes.nursery import NURSERY
 
 from .conftest import Until
 
@@ -142,7 +142,7 @@ def test_python_starts_until_a_killed_nursery_is_replaced_under_the_same_name(la
 
 
 def test_nursery_ends_with_its_driver(until: Until) -> None:
-    driver = "from headgate.spark.nursery import NURSERY; NURSERY.start(); print(NURSERY.process, flush=True); input()"
+    driver = "from headgate.spark.processes.nursery import NURSERY; NURSERY.start(); print(NURSERY.process, flush=True); input()"
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-c", driver], stdin=pipe, stdout=pipe, text=True)
     assert process.stdout is not None

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from headgate.core.hosts import HostPhase, HostType
-from headgate.spark.pool import LocalPool
+from headgate.spark.hosts.pool import LocalPool
 from tests.contract.pool_promises import PoolPromises, World, phase
 from tests.spark.strangers import heard_by_stranger, listening
 

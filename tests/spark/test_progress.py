@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.spark import progress
-from headgate.spark.progress import Progress
+from headgate.spark.measuring import progress
+from headgate.spark.measuring.progress import Progress
 
 
 def committed(place: Path, epoch: int, *offsets: str) -> None:

@@ -22,11 +22,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from redis import Redis
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark import levers
-from headgate.spark.lanes import LaneError
-from headgate.spark.levers import Levers
+from headgate.spark.epochs.lanes import LaneError
 from headgate.spark.sinks.redis import redis as to_redis
 from headgate.spark.sinks.redis import redis_hashes
+from headgate.spark.sources import levers
+from headgate.spark.sources.levers import Levers
 from headgate.spark.sources.redis import RedisReader, RedisStreams
 from headgate.spark.sources.redis import redis as from_redis
 from headgate.spark.sources.redis_entries import FINENESS, FIRST, EntryRange, order, pages, survey

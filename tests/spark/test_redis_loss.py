@@ -18,14 +18,16 @@ from redis import Redis
 
 from headgate.errors import EngineError, GraphError
 from headgate.ports import JobPhase
-from headgate.spark import levers, sinks
-from headgate.spark.connections import Patience, connect
+from headgate.spark import sinks
+from headgate.spark.connections.patience import Patience
+from headgate.spark.connections.redis import connect
 from headgate.spark.engine import SparkEngine
-from headgate.spark.lanes import LaneError
-from headgate.spark.levers import Levers
+from headgate.spark.epochs.lanes import LaneError
+from headgate.spark.sinks.writing import JobStart, Writing
+from headgate.spark.sources import levers
+from headgate.spark.sources.levers import Levers
 from headgate.spark.sources.redis import BEGUN, PLANNED, RedisReader, RedisStreams, redis, remember
 from headgate.spark.sources.redis_entries import FIRST, EntryRange, first_mark, look
-from headgate.spark.writing import JobStart, Writing
 from headgate.topology import Topology
 
 from .builders import column, put_in, topology

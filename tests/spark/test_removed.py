@@ -40,7 +40,7 @@ def test_a_restored_job_skips_and_doubles_no_row(
     add(redis_client, range(20))
     engine.submit(counting(out, redis_url))
     until(lambda: put_in(engine) == 20, "the first rows were put in")
-    kept = removed.begin("job", Registered(JobRequest("job.py")), 1_700_000_000.0)
+    kept = removed.begin(Registered(JobRequest("job.py", "job")), 1_700_000_000.0)
     engine.remove("job", keep=True)
     removed.move("job", kept)
     assert not engine.place_of("job").exists()

@@ -9,9 +9,10 @@ import pytest
 
 from headgate.config import SparkSettings
 from headgate.errors import EngineError, StateBusyError, StateError
-from headgate.spark.keyed_lanes import lane_error
+from headgate.ports import JobPhase
+from headgate.spark.jobs.retrying import Retries
+from headgate.spark.keyed.lanes import lane_error
 from headgate.spark.reasons import SOURCE_ENDED, Failure, FailureKind, cause_of, comes_from_source, reason_of
-from headgate.spark.retrying import Retries
 from headgate.state.store import on_disk
 
 SETTINGS = SparkSettings(retries=2, back_off_s=1.0, back_off_limit_s=60.0, outage_retry_s=10.0)
@@ -109,7 +110,7 @@ def retries() -> Retries:
 
 def test_outages_are_retried_for_ever_and_never_wait_longer_than_their_limit(retries: Retries) -> None:
     for now_s in range(0, 10_000, 10):
-        assert retries.failed(OUTAGE, now_s)
+        assert retries.failed(OUTAGE, now_s) is JobPhase.RETRYING
         assert retries.take_due(now_s + SETTINGS.outage_retry_s)
         assert not retries.take_due(now_s + SETTINGS.outage_retry_s)
 
@@ -118,7 +119,7 @@ def test_waits_become_longer_and_differ_between_jobs() -> None:
     def due(seed: int, failures: int) -> float:
         retries = Retries(SETTINGS, random.Random(seed))
         for _ in range(failures):
-            assert retries.failed(OUTAGE, 0.0)
+            retries.failed(OUTAGE, 0.0)
         return next(tenths / 10 for tenths in range(200) if retries.take_due(tenths / 10))
 
     assert 0.5 <= due(1, 1) <= 1.1 < 1.9 <= due(1, 3) <= 4.1
@@ -127,8 +128,20 @@ def test_waits_become_longer_and_differ_between_jobs() -> None:
 
 def test_deterministic_failures_end_after_the_retries_whatever_comes_between(retries: Retries) -> None:
     answers = [retries.failed(failure, 0.0) for failure in (OWN, NOT_STARTED, OUTAGE, OWN, NOT_STARTED, OWN)]
-    assert answers == [True, True, True, True, True, False]
+    assert answers == [*[JobPhase.RETRYING] * 5, JobPhase.FAILED]
     assert not retries.awaits
+
+
+def test_job_whose_start_a_busy_machine_did_not_finish_is_still_starting(retries: Retries) -> None:
+    phases = [retries.failed(NOT_STARTED, 0.0) for _ in range(SETTINGS.start_failures + 1)]
+    assert phases == [*[JobPhase.STARTING] * SETTINGS.start_failures, JobPhase.RETRYING]
+    assert retries.awaits
+
+
+def test_failed_start_after_another_failure_is_a_retry(retries: Retries) -> None:
+    assert [retries.failed(failure, 0.0) for failure in (OUTAGE, NOT_STARTED)] == [JobPhase.RETRYING] * 2
+    retries.succeeded()
+    assert retries.failed(NOT_STARTED, 0.0) is JobPhase.STARTING
 
 
 def test_first_deterministic_reason_stays_on_show(retries: Retries) -> None:
@@ -149,4 +162,4 @@ def test_success_forgets_all_failures(retries: Retries) -> None:
         retries.failed(OWN, 0.0)
     retries.succeeded()
     assert (retries.reason, retries.awaits) == ("", False)
-    assert retries.failed(OWN, 0.0) and retries.failed(OWN, 0.0)
+    assert [retries.failed(OWN, 0.0) for _ in range(3)] == [JobPhase.RETRYING, JobPhase.RETRYING, JobPhase.FAILED]

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from headgate.spark.metering import MANY_ROWS, OBSERVED_EVERY
-from headgate.spark.plan import Observing
-from headgate.spark.sampling import ALIKE, Sampling
+from headgate.spark.epochs.plan import Observing
+from headgate.spark.measuring.metering import MANY_ROWS, OBSERVED_EVERY
+from headgate.spark.measuring.sampling import ALIKE, Sampling
 
 MANY = 10 * MANY_ROWS
 

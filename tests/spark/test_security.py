@@ -94,7 +94,7 @@ def copy(engine: SparkEngine, out: Path, until: Until) -> None:
 
 
 def daemons() -> list[int]:
-    return [port for (_, port), who in listening().items() if "headgate.spark.daemon pyspark.worker" in who]
+    return [port for (_, port), who in listening().items() if "headgate.spark.processes.daemon pyspark.worker" in who]
 
 
 def test_embedded_spark_listens_on_loopback_only(engine, out, until) -> None:

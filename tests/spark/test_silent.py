@@ -15,7 +15,7 @@ import pytest
 from headgate.core.hosts import HostType
 from headgate.hosts.leases import Budget
 from headgate.hosts.provision import Terms
-from headgate.spark.pool import LocalPool
+from headgate.spark.hosts.pool import LocalPool
 from tests.spark.test_hosts import eventually
 from tests.spark.test_keyed import USERS
 

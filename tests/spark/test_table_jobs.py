@@ -27,7 +27,7 @@ from pyiceberg.catalog import load_catalog
 from headgate.bench.tables import servers
 from headgate.spark import sinks, sources
 from headgate.spark.engine import SparkEngine
-from headgate.spark.writing import JobStart, Writing
+from headgate.spark.sinks.writing import JobStart, Writing
 from headgate.topology import Topology, Writer
 
 from .builders import ROWS, change, put_in, reading, same, topology

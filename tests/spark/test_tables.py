@@ -20,15 +20,18 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T
 
 from headgate.bench.tables import servers, writer
-from headgate.errors import EngineError, GraphError
-from headgate.spark import extras, levers, sinks, sources
-from headgate.spark.delta import TableLocation
-from headgate.spark.lanes import LaneError
-from headgate.spark.levers import Levers
+from headgate.errors import EngineError, GraphError, OutageError
+from headgate.spark import sinks, sources
+from headgate.spark.connections import extras
+from headgate.spark.connections.delta import TableLocation
+from headgate.spark.epochs.lanes import LaneError
+from headgate.spark.reasons import FailureKind, cause_of
 from headgate.spark.sinks import staged
 from headgate.spark.sinks.staged import Claim, Receipt, Stage, Table
+from headgate.spark.sinks.writing import JobStart, Writing
+from headgate.spark.sources import levers
 from headgate.spark.sources.delta import DeltaReader, columns_of
-from headgate.spark.writing import JobStart, Writing
+from headgate.spark.sources.levers import Levers
 
 COLUMNS = writer.COLUMNS
 
@@ -253,7 +256,7 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = importlib.import_module("headgate.spark.secrets")
+    secrets = importlib.import_module("headgate.spark.connections.secrets")
     monkeypatch.setenv("LAKE", "hush")
     (tmp_path / "lake").write_text("hush\n")
     assert secrets.revealed("env:LAKE", "x") == secrets.revealed(f"file:{tmp_path}/lake", "x") == "hush"
@@ -326,6 +329,17 @@ def test_a_delta_source_reads_what_is_there_and_then_what_each_version_adds(tmp_
     appended(table, 4, 5)
     assert reading.epoch() == [[4, 5]]
     assert reading.source.arrived(reading.place) == 5
+
+
+def test_a_delta_source_waits_for_its_table(tmp_path: Path) -> None:
+    table, place = tmp_path / "table", tmp_path / "job"
+    with pytest.raises(
+        OutageError, match=r"table\" does not exist; the job waits until the table is created"
+    ) as missing:
+        Reading(table, place)
+    assert cause_of(missing.value) is FailureKind.TRANSIENT
+    appended(table, 1)
+    assert Reading(table, place).epoch() == [[1]]
 
 
 def test_a_delta_source_can_begin_with_what_comes(tmp_path: Path) -> None:

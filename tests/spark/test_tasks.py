@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.spark import hosts, session
+from headgate.spark import session
 from headgate.spark.engine import SparkEngine
-from headgate.spark.hosts import Hosts
-from headgate.spark.tasks import HEARTBEAT, Executor, TaggedJobs, TaskSnapshot, TaskWatch
+from headgate.spark.hosts import readings as hosts
+from headgate.spark.hosts.readings import Hosts
+from headgate.spark.hosts.tasks import HEARTBEAT, Executor, TaggedJobs, TaskSnapshot, TaskWatch
 
 from .conftest import SETTINGS, Until
 

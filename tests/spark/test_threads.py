@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from headgate.spark import hosts, pulse
+from headgate.spark import pulse
+from headgate.spark.hosts import readings as hosts
 
 PATIENCE_S = 30.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import EngineError
-from headgate.spark.timeline import Timeline
+from headgate.spark.epochs.timeline import Timeline
 
 METADATA = '{"id":"7c9e6679"}'
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate.config import SparkSettings
+from headgate.core.model import EpochPart, EpochSpan, EpochTiming
 from headgate.errors import InputError
 from headgate.spark.engine import SparkEngine
-from headgate.spark.tracing import NO_TRACES, EpochTimes, OtelTraces, opened
+from headgate.spark.measuring.tracing import NO_TRACES, OtelTraces, open_traces
 
 from .builders import copied, epochs
 from .conftest import Until
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="OpenTelemetry is missing: pip install 'headgate[otel]'")
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
+otlp = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 in_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 
 
@@ -56,14 +63,19 @@ def assert_whole(collected: Collected) -> None:
 
 
 def test_epoch_is_one_span_with_a_child_for_each_part(collected: Collected) -> None:
-    times = EpochTimes(10.0, 10.5, 10.75, {"out": 12.0, "alerts": 13.0}, 13.25)
-    collected.traces.epoch("orders", "shop", 7, 1000, times)
+    spans = (
+        EpochSpan(EpochPart.PLAN, 0.25),
+        EpochSpan(EpochPart.SINK, 1.25, "out"),
+        EpochSpan(EpochPart.SINK, 1.0, "alerts"),
+        EpochSpan(EpochPart.STATE, 0.25),
+    )
+    collected.traces.epoch("orders", "shop", EpochTiming(7, 10.0, 1000, spans))
     (epoch,) = collected.epochs()
     assert epoch.name == "epoch of orders"
     assert dict(epoch.attributes) == {
         "headgate.job": "orders", "headgate.tenant": "shop", "headgate.epoch": 7, "headgate.rows": 1000,
     }  # fmt: skip
-    assert [one.name for one in collected.parts(epoch)] == ["read", "plan", "sink out", "sink alerts", "commit"]
+    assert [one.name for one in collected.parts(epoch)] == ["plan", "sink out", "sink alerts", "state"]
     assert_whole(collected)
 
 
@@ -75,15 +87,77 @@ def test_epochs_of_a_job_on_spark_are_traced(
     until(lambda: epochs(engine, "traced") >= 1 and collected.epochs(), "an epoch")
     first = collected.epochs()[0]
     assert (first.attributes["headgate.job"], first.attributes["headgate.epoch"]) == ("traced", 0)
-    assert [one.name for one in collected.parts(first)] == ["read", "plan", "sink out", "commit"]
+    assert [one.name for one in collected.parts(first)] == ["log", "plan", "sink out", "count"]
     assert_whole(collected)
 
 
+class Collector:
+    """Takes spans by OTLP over HTTP, as a collector of OpenTelemetry does."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.service = ""
+        spans, collector = self.spans, self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
+                request = otlp.ExportTraceServiceRequest.FromString(body)
+                for resource in request.resource_spans:
+                    attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+                    collector.service = attributes["service.name"]
+                    spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.end_headers()
+                self.wfile.write(otlp.ExportTraceServiceResponse().SerializeToString())
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    found = Collector()
+    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def test_spans_reach_a_collector_over_http(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    traces = open_traces(dataclasses.replace(SparkSettings(), traces="otlp"))
+    spans = (EpochSpan(EpochPart.PLAN, 0.25), EpochSpan(EpochPart.SINK, 1.25, "out"))
+    traces.epoch("orders", "shop", EpochTiming(7, 1_700_000_000.0, 1000, spans))
+    traces.close()
+    assert collector.service == "headgate"
+    named = {span.name: span for span in collector.spans}
+    assert set(named) == {"epoch of orders", "plan", "sink out"}
+    epoch = named["epoch of orders"]
+    assert {one.key for one in epoch.attributes} == {
+        "headgate.job", "headgate.tenant", "headgate.epoch", "headgate.rows",
+    }  # fmt: skip
+    assert epoch.end_time_unix_nano - epoch.start_time_unix_nano == 1_500_000_000
+    assert {named[name].parent_span_id for name in ("plan", "sink out")} == {epoch.span_id}
+
+
 def test_traces_are_off_unless_asked_for() -> None:
-    assert opened(SparkSettings()) is NO_TRACES
+    assert open_traces(SparkSettings()) is NO_TRACES
 
 
 def test_missing_package_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(InputError, match=r"pip install 'headgate\[otel\]'"):
-        opened(dataclasses.replace(SparkSettings(), traces="otlp"))
+        open_traces(dataclasses.replace(SparkSettings(), traces="otlp"))

@@ -38,16 +38,23 @@ def rows(pairs: Sequence[tuple[Any, int]], key: pa.DataType = NUMBERS) -> pa.Rec
 class Driver:
     """What Spark does for a keyed operator: routes rows to lanes, runs each lane on its host, commits the epoch."""
 
-    def __init__(self, place: Path, operator: KeyedOperator | None = None, slices: int = 8, hosts: int = 1) -> None:
+    def __init__(
+        self,
+        place: Path,
+        operator: KeyedOperator | None = None,
+        slices: int = 8,
+        hosts: int = 1,
+        durable: str | Path | None = None,
+    ) -> None:
         self.place, self.operator = place, operator or counting()
-        self.checkpoint = Checkpoint(Location.of(place / "checkpoint"), self.operator.schema)
+        self.durable = durable or place / "checkpoint"
+        self.checkpoint = Checkpoint(Location.of(self.durable), self.operator.schema)
         self.life = self.checkpoint.begin(0, slices)
         self.lane_of = dict.fromkeys(range(slices), 0)
         self.host_of_lane = {0: "host-0"}
         self.epoch = 0
         self.reports: list[LaneReport] = []
         self.outputs: list[dict[str, Any]] = []
-        self.style = "delta"
 
     def folder(self, host: str) -> str:
         return str(self.place / "hosts" / host)
@@ -65,9 +72,8 @@ class Driver:
             slices,
             self.life,
             self.folder(self.host_of_lane[lane]),
-            str(self.place / "checkpoint"),
+            str(self.durable),
             watermark_ms,
-            style=self.style,
             settings=SETTINGS,
         )
 
@@ -82,7 +88,7 @@ class Driver:
             given = batch.take(pa.array(routed[lane], pa.int64()))
             for output in run_lane(self.operator, self.task(lane, watermark_ms), [given], self.reports.append):
                 self.outputs += output.to_pylist()
-        return [report.file for report in self.reports if report.file is not None]
+        return [report.file for report in self.reports]
 
     def epoch_of(self, batch: pa.RecordBatch, watermark_ms: int | None = None) -> None:
         """An epoch from beginning to end."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from headgate.state.copies import Copies
-from headgate.state.faults import POINTS, watched
+from headgate.state.faults import POINTS, watch_points
 from headgate.state.inspect import read_state
 from headgate.state.opening import Opener
 from headgate.state.stores import close_stores
@@ -57,7 +57,7 @@ def state(place):
 
 
 class Story:
-    """A job's life: lanes change, backups follow, a slice migrates, a host is lost, deltas are merged, the job is set back."""
+    """A job's life: lanes change, backups follow, a slice migrates, a host is lost, deltas are merged, the job is rolled back."""
 
     def __init__(self, place, kind):
         self.driver = Driver(place, counting(KEYS[kind]), slices=4)
@@ -73,9 +73,9 @@ class Story:
             yield partial(self.run_epoch, twice=epoch == 2)
             if epoch == 1:
                 yield lambda: self.copies("b").follow([0, 1], self.driver.epoch - 1)
-            if epoch == 3:  # slice 0 migrates to b by reconstruction; slice 1 of a by stop-copy-start to c
+            if epoch == 3:  # slice 0 migrates to b by reconstruction; c copies slice 1 of a
                 yield lambda: self.copies("b").follow([0], self.driver.epoch - 1)
-                yield lambda: self.copies("c").take_from(self.driver.folder("a"), [1])
+                yield lambda: self.copy_slice(1, "a", "c")
                 yield lambda: self.driver.route({0: [0, 2, 3], 1: [1]}, {0: "b", 1: "c"})
             if epoch == 4:  # a backup of slice 1, first an epoch behind
                 yield lambda: self.copies("d").follow([1], self.driver.epoch - 2)
@@ -88,6 +88,12 @@ class Story:
                 yield partial(self.driver.start_at, 5)
                 yield partial(self.run_epoch, twice=False)
                 yield partial(self.run_epoch, twice=False)
+
+    def copy_slice(self, slice_, source, destination):
+        """What a merge does where only the copy of a lane is left."""
+        driver = self.driver
+        folders = (Path(driver.folder(source)),)
+        Opener(driver.store(destination), driver.checkpoint, driver.life, folders).at([slice_], driver.epoch)
 
     def upkeep(self):
         driver = self.driver
@@ -114,7 +120,7 @@ class Killer:
 
 def tell(story, killer):
     crashes = 0
-    with watched(killer):
+    with watch_points(killer):
         for act in story.steps():
             while True:
                 try:
@@ -155,12 +161,12 @@ def local_state(story):
 
 
 def _decoded(driver, keys, values):
-    from headgate.state.groups import decoded_keys
+    from headgate.state.groups import decode_keys
 
     flat = [int.from_bytes(v[i : i + 8], "little", signed=True) for v in values.to_pylist() for i in (0, 8, 16)]
     names = list(driver.operator.schema.fields)
     counts, sums = flat[names.index(":count") :: 3], flat[names.index("amount:sum") :: 3]
-    return decoded_keys(driver.operator.schema, keys).column("user").to_pylist(), list(zip(counts, sums, strict=True))
+    return decode_keys(driver.operator.schema, keys).column("user").to_pylist(), list(zip(counts, sums, strict=True))
 
 
 CHILD = """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.state import groups
-from headgate.state.groups import decoded_keys, grouped
+from headgate.state.groups import decode_keys, group_rows
 from tests.state.builders import counting
 
 rows = st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 6)), max_size=40)
@@ -19,7 +19,7 @@ rows = st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0,
 
 def counts(found, keys):
     """Rows by slice and key, as grouped."""
-    users = decoded_keys(counting().schema, found.keys.keys).column("user").to_pylist()
+    users = decode_keys(counting().schema, found.keys.keys).column("user").to_pylist()
     slices = [slice_ for slice_, low, high in found.keys.parts() for _ in range(high - low)]
     sizes = np.diff(np.append(found.starts, len(found.order))).tolist()
     assert sorted(found.order.tolist()) == list(range(len(keys)))
@@ -28,7 +28,7 @@ def counts(found, keys):
 
 def check(pairs):
     keys, slices = [key for key, _ in pairs], np.array([slice_ for _, slice_ in pairs], np.int32)
-    found, groups_found = counts(grouped(counting().schema, [pa.array(keys, pa.int64())], slices, range(7)), keys)
+    found, groups_found = counts(group_rows(counting().schema, [pa.array(keys, pa.int64())], slices, range(7)), keys)
     assert found == Counter((slice_, key) for key, slice_ in pairs)
     assert groups_found == len(found), "a key has one group"
 

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from headgate.config import StateSettings
 from headgate.errors import StateError
-from headgate.state.copies import Copies
-from headgate.state.faults import MOVING, POINTS, watched
+from headgate.state.copies import Copies, TargetReport, reach_target
+from headgate.state.faults import MOVING, POINTS, watch_points
 from headgate.state.hosting import PLACEMENT, Hosting, Wanted, read_placement
-from headgate.state.placement.routing import routed
+from headgate.state.placement.routing import route_slices
 from headgate.state.placement.slices import HostJoined, MigrationPhase, Placement, step
-from headgate.state.placement.targets import Duty, achieved, duties, waiting
+from headgate.state.placement.targets import HostTarget, finished_steps, has_work, host_targets
 from headgate.state.stores import close_stores
-from headgate.state.tending import Tended, tend
 from tests.examples import examples
 from tests.state.builders import Driver, counting, rows
 from tests.state.placements import slices_of_lane
@@ -46,23 +45,23 @@ class Cluster:
     def started(self):
         """What a driver that was killed has after it comes back: the checkpoint location, and the hosts."""
         close_stores()
-        self.hosting = Hosting(self.driver.checkpoint.location, SLICES, self.settings, self.tend)
+        self.hosting = Hosting(self.driver.checkpoint.location, SLICES, self.settings, self.ask_hosts)
 
     def copies(self, host):
         driver = self.driver
         folder, checkpoint = driver.folder(host), str(driver.place / "checkpoint")
         return Copies(driver.operator, driver.life, folder, checkpoint, self.settings)
 
-    def tend(self, wanted, epoch):
+    def ask_hosts(self, wanted, epoch):
         return {
-            host: tend(self.copies(host), duty, epoch)
-            for host, duty in wanted.items()
+            host: reach_target(self.copies(host), target, epoch)
+            for host, target in wanted.items()
             if host in self.slots and host not in self.silent
         }
 
     def run_epoch(self):
-        layout = self.hosting.boundary(self.slots, Wanted(self.lanes, self.avoided, self.assigned))
-        self.routing = routed([1.0] * SLICES, layout.homes, layout.lane_hosts, self.settings, self.routing)
+        layout = self.hosting.plan_epoch(self.slots, Wanted(self.lanes, self.avoided, self.assigned))
+        self.routing = route_slices([1.0] * SLICES, layout.homes, layout.lane_hosts, self.settings, self.routing)
         used = sorted(set(self.routing.lane_of))
         hosts = {lane: layout.lane_hosts[lane] for lane in used}
         assert set(hosts.values()) <= set(self.slots)
@@ -109,10 +108,10 @@ def test_backups_follow_on_the_next_hosts_and_nothing_else_is_kept(place):
     cluster = Cluster(place, "abc")
     cluster.lanes = 3
     cluster.go_on(4)
-    for host, duty in duties(cluster.placed()).items():
+    for host, target in host_targets(cluster.placed()).items():
         found = cluster.copies(host).versions(range(SLICES))
-        assert {slice_ for slice_, version in found.items() if version is not None} == set(duty.keep)
-        assert all(found[slice_] == 3 for slice_ in duty.follow)
+        assert {slice_ for slice_, version in found.items() if version is not None} == set(target.keep)
+        assert all(found[slice_] == 3 for slice_ in target.follow)
     assert all(len(place.ready) == 1 for place in cluster.placed().places)
 
 
@@ -251,19 +250,19 @@ def test_migrations_are_handed_over_together_and_do_not_wait_for_a_host_that_is_
 def test_what_a_host_could_not_do_is_said_and_done_the_next_time(place):
     cluster = Cluster(place, "ab")
     cluster.run_epoch()
-    cluster.hosting._tend = lambda wanted, epoch: {"b": Tended({}, trouble="the disk is full")}
+    cluster.hosting._ask_hosts = lambda wanted, epoch: {"b": TargetReport({}, problem="the disk is full")}
     with pytest.raises(StateError, match="b: the disk is full"):
         cluster.hosting.run()
-    cluster.hosting._tend = cluster.tend
+    cluster.hosting._ask_hosts = cluster.ask_hosts
     cluster.go_on()
-    assert not waiting(cluster.placed())
+    assert not has_work(cluster.placed())
 
 
 def test_copies_that_are_too_many_for_one_time_are_rebuilt_in_several(place):
-    cluster = Cluster(place, "ab", changes={"backup_epochs": 100, "tend_s": 0.0})
+    cluster = Cluster(place, "ab", changes={"backup_epochs": 100, "copy_work_s": 0.0})
     cluster.run_epoch()
-    duty = Duty(tuple(range(SLICES)), tuple(range(SLICES)))
-    answers = [tend(cluster.copies("z"), duty, 0) for _ in range(4)]
+    target = HostTarget(tuple(range(SLICES)), tuple(range(SLICES)))
+    answers = [reach_target(cluster.copies("z"), target, 0) for _ in range(4)]
     assert [answer.rebuilt for answer in answers] == [2, 2, 2, 0]
     assert [len(answer.reached) for answer in answers] == [0, 2, 4, 6]
 
@@ -280,10 +279,10 @@ def test_a_placement_that_cannot_be_read_is_made_anew(place):
 
 def test_nothing_is_achieved_by_a_copy_that_is_behind():
     placement = Placement.first(2, ["a", "b"], 1)
-    assert achieved(placement, {"a": {1: 6}, "b": {0: 5}}, 6) == achieved(placement, {"a": {1: 6}}, 6)
-    assert len(achieved(placement, {"a": {1: 6}, "b": {0: 6}}, 6)) == 2
+    assert finished_steps(placement, {"a": {1: 6}, "b": {0: 5}}, 6) == finished_steps(placement, {"a": {1: 6}}, 6)
+    assert len(finished_steps(placement, {"a": {1: 6}, "b": {0: 6}}, 6)) == 2
     joined = step(placement, HostJoined("c"))
-    assert duties(joined)["c"] == Duty((0, 1), (0, 1)) or set(duties(joined)) == {"a", "b", "c"}
+    assert host_targets(joined)["c"] == HostTarget((0, 1), (0, 1)) or set(host_targets(joined)) == {"a", "b", "c"}
 
 
 # -- crashes ---------------------------------------------------------------------------------------------------------------
@@ -314,7 +313,7 @@ CRASHES += [(point, 2, "numbers") for point in POINTS]
 def test_a_crash_of_the_driver_at_any_step_of_migration_and_recovery_leaves_exact_counts(place, point, nth, kind):
     cluster, killer = Cluster(place, "ab", kind), Killer(point, nth)
     crashes = 0
-    with watched(killer):
+    with watch_points(killer):
         for act in story(cluster):
             try:
                 act()

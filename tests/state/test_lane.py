@@ -141,7 +141,7 @@ def test_an_incompatible_change_of_the_state_is_refused_in_a_sentence(tmp_path, 
 
 def test_another_number_of_slices_is_refused(tmp_path):
     driver = Driver(tmp_path, slices=8)
-    with pytest.raises(StateError, match="cut into 8 slices, for good"):
+    with pytest.raises(StateError, match="cut into 8 slices; it now asks for 16"):
         driver.checkpoint.begin(0, 16)
 
 

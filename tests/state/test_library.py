@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import StateError, StateSchemaError
+from headgate.state.fields import Part
 from headgate.state.inspect import read_state
-from headgate.state.library import CountWindow, Items, KeyState, Map, Part, Timers, TimeWindow, TopK, Value
+from headgate.state.library import CountWindow, Items, KeyState, Map, TimeWindow, TopK, Value
 from headgate.state.operators import Batches, Changed, Events, KeyedOperator
+from headgate.state.timers import Timers
 from tests.examples import examples
 from tests.state.builders import Driver, rows
 
@@ -50,7 +52,7 @@ class Kept:
         self.field: Any = self.opened()
 
     def opened(self):
-        return self.kind.opened(Part(self.memory, b"p"), 4)
+        return self.kind.open(Part(self.memory, b"p"), 4)
 
     def reopen(self):
         self.field.flush()

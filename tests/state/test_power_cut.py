@@ -19,7 +19,7 @@ import pytest
 from headgate import files
 from headgate.config import StateSettings
 from headgate.errors import HeadgateError
-from headgate.spark.timeline import Timeline
+from headgate.spark.epochs.timeline import Timeline
 from headgate.state.inspect import read_state
 from headgate.state.location import Location
 from headgate.state.stores import close_stores

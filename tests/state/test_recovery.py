@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from headgate.config import StateSettings
 from headgate.errors import StateDamagedError, StateError, StateFullError, StateLostError
 from headgate.state.copies import Copies
-from headgate.state.faults import watched
+from headgate.state.faults import watch_points
 from headgate.state.lane import run_lane
 from headgate.state.location import Location
 from headgate.state.opening import Opener, Origin
-from headgate.state.placement.routing import routed
+from headgate.state.placement.routing import route_slices
 from headgate.state.placement.slices import (
     Act,
     HostJoined,
@@ -34,7 +34,7 @@ from headgate.state.placement.slices import (
     end_of_phase,
     step,
 )
-from headgate.state.placement.targets import duties
+from headgate.state.placement.targets import host_targets
 from headgate.state.store import SliceLocks
 from headgate.state.stores import close_stores
 from headgate.state.upkeep import Background, Upkeep
@@ -46,9 +46,8 @@ from tests.state.test_crashes import KEYS, Crash, Killer, expected, pairs_of, st
 KINDS = pytest.mark.parametrize("kind", KEYS)
 
 
-def started(place, kind="numbers", epochs=4, style="delta"):
+def started(place, kind="numbers", epochs=4):
     driver = Driver(place, counting(KEYS[kind]), slices=4)
-    driver.style = style
     for _ in range(epochs):
         run_epoch(driver, kind)
     return driver
@@ -122,30 +121,6 @@ def test_a_backup_that_lags_catches_up_by_what_it_lacks(place, kind):
     run_epoch(driver, kind)
     assert driver.origins() == {"caught up": 4}
     assert state(place) == expected(5, kind)
-
-
-@KINDS
-def test_stop_copy_start_moves_a_slice(place, kind):
-    driver = started(place, kind)
-    destination = copies(driver, "host-1")
-    destination.take_from(driver.folder("host-0"), [1, 2])
-    driver.route({0: [0, 3], 1: [1, 2]}, {0: "host-0", 1: "host-1"})
-    run_epoch(driver, kind)
-    assert driver.origins() == {"local": 4}
-    assert state(place) == expected(5, kind)
-
-
-@KINDS
-def test_full_checkpoints_recover_too(place, kind):
-    driver = started(place, kind, style="full")
-    driver.run(rows(pairs_of(driver.epoch, kind), KEYS[kind]))
-    run_epoch(driver, kind)
-    assert driver.origins() == {"rebuilt": 4}, "there is no way back from a full checkpoint but the one before"
-    lose(driver)
-    driver.style = "delta"
-    run_epoch(driver, kind)
-    assert driver.origins() == {"rebuilt": 4}
-    assert state(place) == expected(6, kind)
 
 
 # -- damage --------------------------------------------------------------------------------------------------------------
@@ -339,7 +314,7 @@ def test_a_crash_while_an_epoch_is_undone_leaves_exact_counts(place, kind, point
     driver = started(place, kind)
     driver.run(rows([(str(user) if kind == "texts" else user, 9) for user in range(30)], KEYS[kind]))
     batch, killer = rows(pairs_of(driver.epoch, kind), KEYS[kind]), Killer(point, nth)
-    with watched(killer), pytest.raises(Crash):
+    with watch_points(killer), pytest.raises(Crash):
         driver.run(batch)
     close_stores()
     run_epoch(driver, kind)
@@ -452,8 +427,8 @@ class World:
             close_stores()
             shutil.rmtree(self.driver.folder(change.host), ignore_errors=True)
         self.placement = step(self.placement, change)
-        for host, duty in duties(self.placement).items():
-            copies(self.driver, host).drop(slice_ for slice_ in range(4) if slice_ not in duty.keep)
+        for host, target in host_targets(self.placement).items():
+            copies(self.driver, host).drop(slice_ for slice_ in range(4) if slice_ not in target.keep)
 
     def act(self, event):
         if event.act in (Act.REBUILD, Act.BACK_UP) and self.driver.epoch:
@@ -461,7 +436,7 @@ class World:
 
     def run(self):
         lanes = [host for host in self.placement.hosts for _ in range(self.lanes_per_host)]
-        self.routing = routed([1.0] * 4, self.placement.homes(), lanes, SETTINGS, self.routing)
+        self.routing = route_slices([1.0] * 4, self.placement.homes(), lanes, SETTINGS, self.routing)
         used = sorted(set(self.routing.lane_of))
         self.driver.route(
             {lane: slices_of_lane(self.routing, lane) for lane in used}, {lane: lanes[lane] for lane in used}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.config import StateSettings
-from headgate.state.placement.routing import at_home, in_turn, lane_hosts, routed
+from headgate.state.placement.routing import at_home, in_turn, lane_hosts, route_slices
 from headgate.state.placement.slices import (
     Act,
     Done,
@@ -21,13 +21,12 @@ from headgate.state.placement.slices import (
     MigrationPhase,
     MoveAsked,
     Placement,
-    backup_hosts,
     end_of_phase,
     free,
     spread,
     step,
 )
-from headgate.state.placement.targets import duties
+from headgate.state.placement.targets import host_targets
 from tests.examples import examples
 from tests.state.placements import due, slices_of_lane
 
@@ -51,7 +50,29 @@ def settled(placement: Placement) -> Placement:
 def test_backups_are_chained_over_the_peers():
     placement = Placement.first(8, ["n1", "n2", "n3"], 1)
     of_second = {slice_: place.backups for slice_, place in enumerate(placement.places) if place.active == "n2"}
-    assert of_second == {1: ("n1",), 4: ("n3",), 7: ("n1",)}
+    assert of_second == {1: ("n3",), 4: ("n1",), 7: ("n3",)}
+
+
+@pytest.mark.parametrize("with_lanes", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_backups_of_a_host_spread_over_all_its_peers_also_over_hosts_without_lanes(with_lanes):
+    placement = settled(Placement.first(24, HOSTS, 1, with_lanes))
+    for host in with_lanes:
+        held = Counter(backup for place in placement.places if place.active == host for backup in place.backups)
+        assert set(held) == set(HOSTS) - {host}
+        assert max(held.values()) - min(held.values()) <= 1
+    lost = {slice_ for slice_, place in enumerate(placement.places) if place.active == "a"}
+    after = step(placement, HostLost("a"))
+    assert {after.places[slice_].active for slice_ in lost} == set(HOSTS) - {"a"}, "recovery is parallel"
+
+
+def test_a_backup_moves_only_as_far_as_the_peers_need_to_be_even():
+    before = settled(Placement.first(24, ["a", "b", "c"], 1, ["a"]))
+    after = step(before, HostJoined("d"))
+    moved = [new.backups for old, new in zip(before.places, after.places, strict=True) if old.backups != new.backups]
+    assert moved == [("d",)] * 8
+    lost = step(settled(after), HostLost("d"))
+    assert [place.backups for place in lost.places].count(("b",)) == 12
+    assert sum(not place.ready for place in lost.places) == 8, "backups on the other hosts stay where they are"
 
 
 def test_slices_of_a_lost_host_come_up_in_parallel_where_their_backups_are():
@@ -177,21 +198,24 @@ def test_any_sequence_of_changes_keeps_every_slice_once_and_backed_up(sequence, 
 
 
 def _check(placement, factor, everything_done=False):
-    duty_of = duties(placement)
+    target_of = host_targets(placement)
     for slice_, place in enumerate(placement.places):
         assert place.active in placement.hosts
-        assert slice_ in duty_of[place.active].keep
+        assert slice_ in target_of[place.active].keep
         if place.migration is not None:
             assert {place.migration.source, place.migration.destination} <= set(placement.hosts)
         able = [host for host in placement.hosts if host not in placement.leaving and host != place.active]
         assert len(place.backups) == len(set(place.backups)) == min(factor, len(able))
         assert place.active not in place.backups
         assert set(place.backups) <= set(placement.hosts)
-        assert place.backups == backup_hosts(placement, slice_)
         assert place.ready <= set(place.backups)
         if everything_done:
             assert place.ready == set(place.backups)
             assert place.migration is None
+    for home in placement.hosts:
+        peers = [host for host in placement.hosts if host not in placement.leaving and host != home]
+        held = Counter(host for place in placement.places if place.active == home for host in place.backups)
+        assert not peers or max(held[host] for host in peers) - min(held[host] for host in peers) <= 1
 
 
 def test_what_is_reported_late_changes_nothing():
@@ -205,26 +229,26 @@ def test_what_is_reported_late_changes_nothing():
 
 def test_hot_slices_are_spread_over_lanes():
     weights = [10.0, 10.0, 10.0, 10.0, *[1.0] * 12]
-    routing = routed(weights, ["a"] * 16, ["a"] * 4, SETTINGS)
+    routing = route_slices(weights, ["a"] * 16, ["a"] * 4, SETTINGS)
     assert sorted(routing.loads(weights)) == [13.0] * 4
 
 
 def test_no_slice_moves_when_the_load_is_even():
-    before = routed([1.0] * 16, ["a"] * 16, ["a"] * 4, SETTINGS)
-    assert routed([1.05] * 8 + [1.0] * 8, ["a"] * 16, ["a"] * 4, SETTINGS, before) == before
+    before = route_slices([1.0] * 16, ["a"] * 16, ["a"] * 4, SETTINGS)
+    assert route_slices([1.05] * 8 + [1.0] * 8, ["a"] * 16, ["a"] * 4, SETTINGS, before) == before
 
 
 def test_a_lane_more_takes_its_share_and_no_other_slice_moves():
-    before = routed([1.0] * 12, ["a"] * 12, ["a"] * 3, SETTINGS)
-    after = routed([1.0] * 12, ["a"] * 12, ["a"] * 4, SETTINGS, before)
+    before = route_slices([1.0] * 12, ["a"] * 12, ["a"] * 3, SETTINGS)
+    after = route_slices([1.0] * 12, ["a"] * 12, ["a"] * 4, SETTINGS, before)
     moved = [slice_ for slice_ in range(12) if before.lane_of[slice_] != after.lane_of[slice_]]
     assert len(moved) == 3
     assert {after.lane_of[slice_] for slice_ in moved} == {3}
 
 
 def test_many_small_slices_of_one_lane_are_shared_with_those_that_come():
-    before = routed([1.0] * 64, ["a"] * 64, ["a"], SETTINGS)
-    after = routed([1.0] * 64, ["a"] * 64, ["a"] * 4, SETTINGS, before)
+    before = route_slices([1.0] * 64, ["a"] * 64, ["a"], SETTINGS)
+    after = route_slices([1.0] * 64, ["a"] * 64, ["a"] * 4, SETTINGS, before)
     assert after.loads([1.0] * 64) == [16.0] * 4
 
 
@@ -240,7 +264,7 @@ def test_any_lanes_have_every_slice_once_and_on_its_host(slices, layouts):
     weights, homes = [weight for weight, _ in slices], [home for _, home in slices]
     routing = None
     for layout in layouts:
-        routing = routed(weights, homes, layout, SETTINGS, routing)
+        routing = route_slices(weights, homes, layout, SETTINGS, routing)
         owned = Counter(itertools.chain(*(slices_of_lane(routing, lane) for lane in range(len(layout)))))
         assert owned == Counter(range(len(slices)))
         for slice_, lane in enumerate(routing.lane_of):
@@ -250,15 +274,15 @@ def test_any_lanes_have_every_slice_once_and_on_its_host(slices, layouts):
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 8))
 @examples(100)
 def test_the_busiest_lane_has_at_most_one_slice_more_than_its_share(weights, lanes):
-    routing = routed(weights, ["a"] * len(weights), ["a"] * lanes, SETTINGS)
+    routing = route_slices(weights, ["a"] * len(weights), ["a"] * lanes, SETTINGS)
     assert max(routing.loads(weights)) <= sum(weights) / lanes + max(weights) + 1e-9
 
 
 def test_settings_may_make_every_gain_worth_a_move():
     eager = dataclasses.replace(SETTINGS, hot_share=0.0)
     weights = [1.0, 1.0, 1.0, 1.2]
-    before = routed([1.0] * 4, ["a"] * 4, ["a"] * 2, SETTINGS)
-    loads = routed(weights, ["a"] * 4, ["a"] * 2, eager, before).loads(weights)
+    before = route_slices([1.0] * 4, ["a"] * 4, ["a"] * 2, SETTINGS)
+    loads = route_slices(weights, ["a"] * 4, ["a"] * 2, eager, before).loads(weights)
     assert max(loads) == pytest.approx(2.2)
 
 
@@ -293,10 +317,10 @@ def test_a_host_with_slices_keeps_a_lane_until_they_are_gone_even_if_that_makes_
 
 
 def test_slices_that_were_assigned_stay_so_however_uneven_that_is():
-    assigned = routed([1.0] * 8, ["a"] * 8, ["a"] * 2, SETTINGS)
+    assigned = route_slices([1.0] * 8, ["a"] * 8, ["a"] * 2, SETTINGS)
     assigned = dataclasses.replace(assigned, lane_of=(0,) * 7 + (1,))
     assert at_home([1.0] * 8, ["a"] * 8, ["a"] * 2, assigned) == assigned
-    assert routed([1.0] * 8, ["a"] * 8, ["a"] * 2, SETTINGS, assigned).loads([1.0] * 8) == [4.0, 4.0]
+    assert route_slices([1.0] * 8, ["a"] * 8, ["a"] * 2, SETTINGS, assigned).loads([1.0] * 8) == [4.0, 4.0]
 
 
 @given(

@@ -29,7 +29,7 @@ from headgate.bench.chaos.service import JOB, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
 from headgate.config import FAST
 from headgate.errors import EngineError
-from headgate.sim.bars import Bar
+from headgate.sim.reports.bars import Bar
 
 RATE_ROWS_S = 50.0
 FAULTS_PER_MINUTE = 6.0

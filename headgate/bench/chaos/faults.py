@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from headgate.bench.chaos.service import Role, SupervisedService
+from headgate.bench.chaos.service import ProcessRole, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
 
 FREEZE_S = 20.0
@@ -45,7 +45,7 @@ Fault = Callable[[Scene], Injected | None]
 """None if there is nothing at the moment that it could happen to."""
 
 
-def kill(role: Role) -> Fault:
+def kill(role: ProcessRole) -> Fault:
     """`kill -9` of one process in that role."""
 
     def inject(scene: Scene) -> Injected | None:
@@ -57,7 +57,7 @@ def kill(role: Role) -> Fault:
 
 def freeze(scene: Scene) -> Injected | None:
     """SIGSTOP of one process in any role: it is there, but does not answer."""
-    role = scene.random.choice(list(Role))
+    role = scene.random.choice(list(ProcessRole))
     process = _one(scene, role)
     if process is None or not _done(process.suspend):
         return None
@@ -110,12 +110,12 @@ def change_levers(scene: Scene) -> Injected | None:
 
 
 FAULTS: tuple[tuple[Fault, int], ...] = (
-    (kill(Role.DRIVER), 1),
-    (kill(Role.JVM), 1),
-    (kill(Role.LANE), 3),
-    (kill(Role.EXECUTOR), 2),
-    (kill(Role.WORKER), 1),
-    (kill(Role.MASTER), 1),
+    (kill(ProcessRole.DRIVER), 1),
+    (kill(ProcessRole.JVM), 1),
+    (kill(ProcessRole.LANE), 3),
+    (kill(ProcessRole.EXECUTOR), 2),
+    (kill(ProcessRole.WORKER), 1),
+    (kill(ProcessRole.MASTER), 1),
     (freeze, 1),
     (stop_redis, 1),
     (fill_disk, 1),
@@ -135,7 +135,7 @@ def drawn(seed: int) -> Iterator[Fault]:
         yield from turn
 
 
-def _one(scene: Scene, role: Role) -> psutil.Process | None:
+def _one(scene: Scene, role: ProcessRole) -> psutil.Process | None:
     found = scene.service.processes()[role]
     return scene.random.choice(found) if found else None
 

@@ -24,7 +24,7 @@ CHANGE_S = 60.0
 SETTINGS = ("merge_epochs=10", "upkeep_epochs=3", "back_off_limit_s=5")
 
 
-class Role(enum.Enum):
+class ProcessRole(enum.Enum):
     """What a process of a service is there for."""
 
     DRIVER = "driver"
@@ -36,12 +36,12 @@ class Role(enum.Enum):
 
 
 _CLASSES = {
-    "org.apache.spark.deploy.SparkSubmit": Role.JVM,
-    "org.apache.spark.deploy.master.Master": Role.MASTER,
-    "org.apache.spark.deploy.worker.Worker": Role.WORKER,
-    "org.apache.spark.executor.CoarseGrainedExecutorBackend": Role.EXECUTOR,
+    "org.apache.spark.deploy.SparkSubmit": ProcessRole.JVM,
+    "org.apache.spark.deploy.master.Master": ProcessRole.MASTER,
+    "org.apache.spark.deploy.worker.Worker": ProcessRole.WORKER,
+    "org.apache.spark.executor.CoarseGrainedExecutorBackend": ProcessRole.EXECUTOR,
 }
-_LANES = ["headgate.spark.daemon", "pyspark.worker"]
+_LANES = ["headgate.spark.processes.daemon", "pyspark.worker"]
 
 
 class SupervisedService:
@@ -103,19 +103,21 @@ class SupervisedService:
 
     # -- its processes
 
-    def processes(self) -> Mapping[Role, list[psutil.Process]]:
+    def processes(self) -> Mapping[ProcessRole, list[psutil.Process]]:
         """Those that run, by role; processes that have none of these roles are remembered all the same."""
         members = {process.pid: process for root in self._roots() for process in _with_children(root)}
         with self._lock:
             self._seen.update(members.values())
-        found: dict[Role, list[psutil.Process]] = {role: [] for role in Role}
+        found: dict[ProcessRole, list[psutil.Process]] = {role: [] for role in ProcessRole}
         for process in members.values():
             role = _role(process)
             if role is not None:
                 found[role].append(process)
         # The driver is what started the JVM: the service, or a child of it. A JVM without one belongs to the system, which must live.
-        started = (_parent(process) for process in found[Role.JVM])
-        found[Role.DRIVER] = [members[parent.pid] for parent in started if parent is not None and parent.pid in members]
+        started = (_parent(process) for process in found[ProcessRole.JVM])
+        found[ProcessRole.DRIVER] = [
+            members[parent.pid] for parent in started if parent is not None and parent.pid in members
+        ]
         return found
 
     def left(self) -> list[psutil.Process]:
@@ -178,14 +180,14 @@ def _parent(process: psutil.Process) -> psutil.Process | None:
         return None
 
 
-def _role(process: psutil.Process) -> Role | None:
+def _role(process: psutil.Process) -> ProcessRole | None:
     """By its arguments; None if it has no role, or has ended."""
     try:
         arguments = process.cmdline()
         known = (_CLASSES[argument] for argument in arguments if argument in _CLASSES)
         # The process that lanes are forked from has the same arguments; killing it is killing all of them.
         parent = process.parent() if arguments[-2:] == _LANES else None
-        lane = Role.LANE if parent is not None and parent.cmdline() == arguments else None
+        lane = ProcessRole.LANE if parent is not None and parent.cmdline() == arguments else None
         return next(known, lane)
     except psutil.Error:
         return None

@@ -1,4 +1,4 @@
-"""Tables under `kill -9`: the process that writes to them is killed at random points and times, and each row is there exactly once.
+"""Benchmark of the table sinks under `kill -9`: the writer is killed at random points and times, and each row is there exactly once.
 
 For each kind of table, a process writes epochs with the code of the sink. It is killed at named points between the write of a lane and
 Spark's commit, and after random times besides. At the end, a process that is not killed writes the epoch in flight.
@@ -23,8 +23,8 @@ from headgate.bench.tables.servers import postgres_folder, postgres_server, s3_s
 from headgate.bench.tables.writer import TableUnderTest, Wrong
 from headgate.bench.workload import home
 from headgate.errors import EngineError
-from headgate.sim.bars import Bar
-from headgate.spark.extras import PACKAGES, require
+from headgate.sim.reports.bars import Bar
+from headgate.spark.connections.extras import PACKAGES, require
 from headgate.spark.sinks import staged
 
 MOST_EPOCHS = 3

@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from headgate import files
-from headgate.spark.delta import TableLocation
+from headgate.spark.connections.delta import TableLocation
 from headgate.spark.sinks import staged
 from headgate.spark.sinks.delta import DeltaSink
 from headgate.spark.sinks.iceberg import Iceberg
 from headgate.spark.sinks.postgres import Postgres
 from headgate.spark.sinks.staged import Claim, Receipt, Stage, Table
-from headgate.spark.writing import Writing, begin_start
+from headgate.spark.sinks.writing import Writing, begin_start
 from headgate.state import faults
 
 LANES, BATCHES, ROWS = 2, 2, 5
@@ -131,7 +131,7 @@ def write(target: TableUnderTest, epochs: int, fatal: str | None = None) -> None
     writing = Writing(begin_start(target.place / "job"), sink="out")
     first = committed(target)
     for epoch in range(first, first + epochs):
-        with faults.watched(partial(_kill_at, fatal if epoch == first + epochs - 1 else None)):
+        with faults.watch_points(partial(_kill_at, fatal if epoch == first + epochs - 1 else None)):
             staged.write_epoch(target.sink(), Claim(writing, epoch), COLUMNS, partial(_put, epoch))
         files.replace(target.place / DONE, str(epoch + 1).encode())
 

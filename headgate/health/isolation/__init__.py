@@ -1,1 +1,1 @@
-"""Policies of users: each runs in its own process, so that a failure of a policy never stops the control loop."""
+"""User-defined policies: each runs in its own process, so that a failing policy never stops the control loop."""

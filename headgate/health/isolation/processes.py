@@ -1,8 +1,8 @@
-"""Policies of the user's, each in a process of its own: what it raises, returns or never returns must not stop the loop.
+"""Runs each user-defined policy in a process of its own: an error, a wrong answer or a hang must not stop the control loop.
 
-A policy is named by an import path, `package.module:Class`, or by an entry point of the group `headgate.scheduler.policies`. It is given
-a job as it was measured and what is remembered of it, and answers with what it found. Its answer is checked field by field. A policy
-that fails in any way is switched off for a while, with a sentence; its process is ended, and another one is started later.
+An import path, `package.module:Class`, or an entry point of the group `headgate.policies` names a policy. The policy receives an observed
+job and its history, and answers with an examination, which Headgate checks field by field. Headgate ends the process of a policy that
+fails, switches the policy off for a while, raises an alert, and starts a new process later.
 """
 
 from __future__ import annotations
@@ -27,46 +27,47 @@ import headgate
 from headgate.core.intents import Intent
 from headgate.core.model import JobAllocation
 from headgate.core.quantities import show_seconds
-from headgate.health.care import Care, Examination
+from headgate.core.sizing import lane_limit
 from headgate.health.examiners import SwitchedOffError
-from headgate.health.records import Patient, Remedy
+from headgate.health.examining import Examination, History
+from headgate.health.records import ObservedJob, Remedy
 
-GROUP = "headgate.scheduler.policies"
+GROUP = "headgate.policies"
 START_S = 60.0
-"""How long a policy's process may take to start and import it."""
+"""Time limit for a policy's process to start and import the policy, in seconds."""
 _LENGTH = struct.Struct(">Q")
 END_S = 5.0
-"""How long the end of a process that was killed is waited for."""
+"""Time limit for a killed process to end, in seconds."""
 MOST_BYTES = 1 << 28
-"""A longer answer is none."""
+"""Longest accepted answer, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a policy's process says first."""
+    """First message of a policy's process."""
 
     invasive: bool
     trouble: str = ""
-    """Why it cannot be used; empty if it can."""
+    """Why the policy cannot be used; empty without an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """What a policy answered, or why it did not."""
+    """A policy's answer: an examination, or an error."""
 
-    care: Care | None = None
     examination: Examination | None = None
     trouble: str = ""
+    """Why the policy failed; empty without an error."""
 
 
 Message = TypeVar("Message", Hello, PolicyAnswer)
 
 
 class IsolatedPolicy:
-    """An `Examiner` whose policy runs elsewhere, and has so many seconds a round for all its answers.
+    """An `Examiner` whose policy runs in another process, and has `patience_s` seconds per round for all its answers.
 
-    A policy that fails has its process ended; the next question starts another one. Every read and write of its pipes has a
-    deadline, so that a process that is stopped, full or gone costs a round no more than the patience.
+    A failure ends the process; the next question starts a new process. Every read and write of the pipes has a deadline, so that a
+    stopped, blocked or dead process delays a round by `patience_s` at most.
     """
 
     def __init__(self, name: str, path: str, directory: Path, patience_s: float, start_wait_s: float = START_S) -> None:
@@ -75,43 +76,44 @@ class IsolatedPolicy:
         self._directory = directory
         self._patience_s = patience_s
         self._start_wait_s = start_wait_s
-        """How long a round waits for a process that starts; what is not ready then is asked in a later round."""
+        """Seconds that a round waits for a starting process; a later round asks a policy that is not ready by then."""
         self._process: subprocess.Popen[bytes] | None = None
         self._hello: Hello | None = None
-        self._begun_s = 0.0
-        """When the process was started."""
+        self._started_s = 0.0
+        """Monotonic time at which the process was started, in seconds."""
         self._received_bytes = b""
-        """The part of a message that has come in so far."""
+        """Received bytes of an incomplete message."""
         self._round_s: float | None = None
+        """Time of the current round; None before the first question."""
         self._spent_s = 0.0
-        """In the round that is under way."""
+        """Seconds spent on answers in the current round."""
 
     @property
     def invasive(self) -> bool:
-        """A policy that is not loaded, or cannot be, counts as invasive: only the jobs that name it are concerned."""
+        """Whether the policy may change jobs; a policy that is not loaded counts as invasive, so that only its own jobs are affected."""
         with suppress(SwitchedOffError):
             hello = self._started()
             return hello is None or hello.invasive
         return True
 
-    def examine(self, care: Care, patient: Patient) -> tuple[Care, Examination]:
+    def examine(self, history: History, observed: ObservedJob) -> Examination:
         hello = self._started()
         if hello is None:
-            return care, Examination(f'policy "{self.name}" is starting')
+            return Examination(f'policy "{self.name}" is starting')
         if hello.trouble:
             raise self._ended(hello.trouble)
-        if patient.at_s != self._round_s:
-            self._round_s, self._spent_s = patient.at_s, 0.0
-        answer = self._asked(pickle.dumps((care, _plain(patient))))
-        if answer.trouble or answer.care is None or answer.examination is None:
+        if observed.at_s != self._round_s:
+            self._round_s, self._spent_s = observed.at_s, 0.0
+        answer = self._ask_process(pickle.dumps((history, _plain(observed))))
+        if answer.trouble or answer.examination is None:
             raise self._ended(answer.trouble or "it returned nothing")
-        nonsense = _nonsense(answer.examination.remedy, patient)
-        if nonsense:
-            raise self._ended(nonsense)
-        return answer.care, answer.examination
+        invalid = _invalid(answer.examination.remedy, observed)
+        if invalid:
+            raise self._ended(invalid)
+        return answer.examination
 
     def close(self) -> None:
-        """End its process, whatever it is doing."""
+        """Kill the policy's process."""
         process, self._process, self._hello, self._received_bytes = self._process, None, None, b""
         if process is None:
             return
@@ -127,12 +129,12 @@ class IsolatedPolicy:
         return SwitchedOffError(text)
 
     def _started(self) -> Hello | None:
-        """What its process said first; None while it has not said anything yet."""
+        """First message of the process, started if necessary; None while the process is starting."""
         if self._hello is not None:
             return self._hello
         if self._process is None:
             self._start()
-        left_s = self._begun_s + START_S - time.monotonic()
+        left_s = self._started_s + START_S - time.monotonic()
         message = self._read(time.monotonic() + min(self._start_wait_s, left_s))
         if message is None and left_s <= self._start_wait_s:
             raise self._ended(f"it has not started within {show_seconds(START_S)}")
@@ -152,7 +154,7 @@ class IsolatedPolicy:
             )
         except OSError as error:
             raise SwitchedOffError(f"its process cannot be started: {error}") from None
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
         for stream in self._streams():
             os.set_blocking(stream.fileno(), False)
 
@@ -160,12 +162,12 @@ class IsolatedPolicy:
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
-    def _asked(self, question: bytes) -> PolicyAnswer:
-        begun_s = time.monotonic()
-        until_s = begun_s + self._patience_s - self._spent_s
+    def _ask_process(self, question: bytes) -> PolicyAnswer:
+        asked_s = time.monotonic()
+        until_s = asked_s + self._patience_s - self._spent_s
         self._send(_LENGTH.pack(len(question)) + question, until_s)
         message = self._read(until_s)
-        self._spent_s += time.monotonic() - begun_s
+        self._spent_s += time.monotonic() - asked_s
         if message is None:
             raise self._late()
         return self._decoded(PolicyAnswer, message)
@@ -177,10 +179,10 @@ class IsolatedPolicy:
         try:
             return msgspec.msgpack.decode(message, type=kind)
         except msgspec.MsgspecError as error:
-            raise self._ended(f"it returned nonsense: {error}") from None
+            raise self._ended(f"it returned an invalid answer: {error}") from None
 
     def _send(self, content: bytes, until_s: float) -> None:
-        """Write as the pipe takes it: a process that does not read must not hold up the loop."""
+        """Write the content until `until_s`, so that a process that does not read never blocks the control loop."""
         stream, left = self._streams()[0], memoryview(content)
         while left:
             if not _is_ready(stream, selectors.EVENT_WRITE, until_s):
@@ -193,7 +195,7 @@ class IsolatedPolicy:
                 raise self._ended("its process has ended") from None
 
     def _read(self, until_s: float) -> bytes | None:
-        """The next message; None if it is not complete by then."""
+        """The next message; None if the message is not complete by `until_s`."""
         stream = self._streams()[1]
         while (size := self._size()) is None or len(self._received_bytes) < size:
             if not _is_ready(stream, selectors.EVENT_READ, until_s):
@@ -206,12 +208,12 @@ class IsolatedPolicy:
         return message
 
     def _size(self) -> int | None:
-        """Bytes of the message that is under way, with its length; None while that is not known."""
+        """Size in bytes of the incomplete message, length prefix included; None while unknown."""
         if len(self._received_bytes) < _LENGTH.size:
             return None
         size: int = _LENGTH.unpack_from(self._received_bytes)[0]
         if size > MOST_BYTES:
-            raise self._ended("it returned nonsense: its answer is far too long")
+            raise self._ended("it returned an invalid answer: the answer is too long")
         return _LENGTH.size + size
 
 
@@ -222,55 +224,53 @@ def _is_ready(stream: IO[bytes], event: int, until_s: float) -> bool:
 
 
 def write(stream: IO[bytes], content: bytes) -> None:
-    """A message: its length, then itself."""
+    """Write one message: its length, then its content."""
     stream.write(_LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
 def read(stream: IO[bytes]) -> bytes | None:
-    """The next message; None at the end."""
+    """Read the next message; None at the end of the stream."""
     length = stream.read(_LENGTH.size)
     return stream.read(_LENGTH.unpack(length)[0]) if len(length) == _LENGTH.size else None
 
 
-def _plain(patient: Patient) -> Patient:
-    """The same without functions of other users: the shape of an intent may be one."""
-    intent = patient.view.job.intent
+def _plain(observed: ObservedJob) -> ObservedJob:
+    """The observed job without the user-defined functions that an intent's shape may hold."""
+    intent = observed.view.job.intent
     bare = Intent(intent.latency_s, intent.percentile, intent.juice, intent.worth, policy=intent.policy)
-    job = dataclasses.replace(patient.view.job, intent=bare)
-    return dataclasses.replace(patient, view=dataclasses.replace(patient.view, job=job))
+    job = dataclasses.replace(observed.view.job, intent=bare)
+    return dataclasses.replace(observed, view=dataclasses.replace(observed.view, job=job))
 
 
-def _nonsense(remedy: Remedy | None, patient: Patient) -> str:
-    """What is wrong with an allocation of the right types; empty if nothing is."""
+def _invalid(remedy: Remedy | None, observed: ObservedJob) -> str:
+    """Why the remedy's allocation is invalid; empty if valid."""
     if remedy is None:
         return ""
-    now, wanted = patient.view.allocation, remedy.allocation
+    now, wanted = observed.view.allocation, remedy.allocation
     if set(wanted.lanes) != set(now.lanes):
-        return (
-            f"it returned nonsense: lanes for {', '.join(wanted.lanes) or 'nothing'} instead of {', '.join(now.lanes)}"
-        )
+        return f"it returned an invalid answer: lanes for {', '.join(wanted.lanes) or 'nothing'} instead of {', '.join(now.lanes)}"
     for name, lanes in wanted.lanes.items():
-        most = patient.view.job.graph.operators[name].max_lanes or patient.settings.max_lanes
+        most = lane_limit(observed.view, name, observed.settings)
         if not 1 <= lanes <= max(most, now.lanes[name]):
-            return f"it returned nonsense: {lanes} lanes for {name}; allowed are 1 to {most}"
+            return f"it returned an invalid answer: {lanes} lanes for {name}; allowed are 1 to {most}"
     if wanted.read_limit is not None and wanted.read_limit < 1:
-        return f"it returned nonsense: a read limit of {wanted.read_limit} rows"
+        return f"it returned an invalid answer: a read limit of {wanted.read_limit} rows"
     return _misplaced(wanted)
 
 
 def _misplaced(wanted: JobAllocation) -> str:
     for name, places in wanted.slices.items():
         if name not in wanted.lanes or not all(0 <= lane < wanted.lanes[name] for lane in places):
-            return f"it returned nonsense: slices of {name} on lanes that it does not have"
+            return f"it returned an invalid answer: slices of {name} on lanes that {name} does not have"
     return ""
 
 
 def guarded(
     paths: Mapping[str, str], directory: Path, patience_s: float, start_wait_s: float = START_S
 ) -> dict[str, IsolatedPolicy]:
-    """A guarded policy for each name; import paths are looked for in the directory as well.
+    """An isolated policy for each name; import paths may also point into `directory`.
 
-    A service never waits for processes that start; a simulation does, because its time stands still meanwhile.
+    A service does not wait for starting processes; a simulation does, because simulated time stands still meanwhile.
     """
     return {name: IsolatedPolicy(name, path, directory, patience_s, start_wait_s) for name, path in paths.items()}

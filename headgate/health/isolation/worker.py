@@ -1,4 +1,4 @@
-"""The process of one policy of the user's: loads it, then answers one question after another. Started by `userpolicies`."""
+"""Process of one user-defined policy, started by `processes`: loads the policy, then answers questions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 
 import headgate
-from headgate.health.care import examine
+from headgate.health.examining import examine
 from headgate.health.isolation.processes import GROUP, Hello, PolicyAnswer, read, write
 from headgate.health.policies import HealthPolicy
 
@@ -25,7 +25,7 @@ def main(path: str, directory: str) -> None:
     sys.path.insert(0, directory)
     try:
         policy = load(path)
-    except BaseException as error:  # whatever the user's module does when it is imported
+    except BaseException as error:  # user code: importing the module may raise anything
         write(answers, msgspec.msgpack.encode(Hello(True, f"it cannot be loaded: {sentence(error)}")))
         return
     write(answers, msgspec.msgpack.encode(Hello(bool(policy.invasive))))
@@ -34,7 +34,7 @@ def main(path: str, directory: str) -> None:
 
 
 def _pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """What the policy prints goes to the log and not among the answers."""
+    """The pipes for questions and answers; everything that the policy prints goes to stderr instead."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -42,7 +42,7 @@ def _pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def load(path: str) -> HealthPolicy:
-    """The policy behind an import path, or behind the name of an entry point; a class is called without arguments."""
+    """Load a policy by import path or entry point name; a class is instantiated without arguments."""
     module, colon, name = path.partition(":")
     if colon:
         found = getattr(importlib.import_module(module), name)
@@ -58,18 +58,20 @@ def load(path: str) -> HealthPolicy:
 
 
 def _answered(policy: HealthPolicy, question: bytes) -> bytes:
-    care, patient = pickle.loads(question)
+    history, observed = pickle.loads(question)
     try:
-        return msgspec.msgpack.encode(PolicyAnswer(*examine(care, policy, patient)))
+        return msgspec.msgpack.encode(PolicyAnswer(examine(history, policy, observed)))
     except (TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
-        # Mostly parts that return what they should not: None for a list, text for an allocation.
-        return msgspec.msgpack.encode(PolicyAnswer(trouble=f"it raised, or returned nonsense: {sentence(error)}"))
-    except BaseException as error:  # the code is the user's: it may raise anything, or call exit()
+        # Usually a part that returns the wrong type, such as None instead of a list.
+        return msgspec.msgpack.encode(
+            PolicyAnswer(trouble=f"it raised an error or returned an invalid answer: {sentence(error)}")
+        )
+    except BaseException as error:  # user code may raise anything, or call exit()
         return msgspec.msgpack.encode(PolicyAnswer(trouble=f"it raised {sentence(error)}"))
 
 
 def sentence(error: BaseException) -> str:
-    """The error with its place, on one line."""
+    """The error and its source location on one line."""
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path(headgate.__file__).parent)
     own = [frame for frame in frames if not frame.filename.startswith((here, "<frozen"))]

@@ -22,7 +22,13 @@ async function asked(method, path, body) {
 }
 
 export const get = (path) => asked("GET", path);
-export const change = (method, path, body) => asked(method, path, body);
+let removals = 0;
+export const removing = () => removals > 0;
+export async function change(method, path, body) {
+  const removes = method === "DELETE" ? 1 : 0;
+  removals += removes;
+  try { return await asked(method, path, body); } finally { removals -= removes; }
+}
 export const jobPath = (name) => `/jobs/${encodeURIComponent(name)}`;
 
 export async function logIn(secret) {

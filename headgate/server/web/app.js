@@ -1,15 +1,17 @@
-// The page: session, address, theme, updates; which of the two pages is shown.
+// The page: session, address, theme, updates; which of the three pages is shown.
 import { html, render, useEffect, useRef, useState } from "./ui.js";
-import { currentSession, get, jobPath, listen, logIn, logOut } from "./api.js";
+import { currentSession, get, jobPath, listen, logIn, logOut, removing } from "./api.js";
 import { ClusterPage } from "./cluster.js";
 import { JobPage } from "./job.js";
+import { WhatIfPage } from "./whatif.js";
 
 const THEMES = ["auto", "light", "dark"];
 
 function readPlace() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
-  return { job: parts[0] === "jobs" && parts[1] ? parts[1] : null, params: new URLSearchParams(query || "") };
+  const job = parts[0] === "jobs" && parts[1] ? parts[1] : null;
+  return { path, job, whatIf: parts[0] === "what-if", params: new URLSearchParams(query || "") };
 }
 
 function usePlace() {
@@ -23,8 +25,7 @@ function usePlace() {
     const params = new URLSearchParams(place.params);
     if (value) params.set(name, value); else params.delete(name);
     const query = params.toString();
-    const path = place.job ? `/jobs/${encodeURIComponent(place.job)}` : "/";
-    history.replaceState(null, "", `#${path}${query ? `?${query}` : ""}`);
+    history.replaceState(null, "", `#${place.path || "/"}${query ? `?${query}` : ""}`);
     setPlace(readPlace());
   };
   return [place, set];
@@ -48,6 +49,8 @@ function useData(place, range, session, onLost) {
   const busy = useRef(false), again = useRef(false), serial = useRef(0);
   const load = async () => {
     if (document.hidden) { again.current = true; return; }
+    // A job that is being removed, or a page that is being left, has nothing to ask for.
+    if (removing() || readPlace().job !== place.job) return;
     if (busy.current) { again.current = true; return; }
     busy.current = true;
     const mine = serial.current;
@@ -79,7 +82,8 @@ async function clusterData(range) {
 
 async function jobData(name, range) {
   const [job, story] = await Promise.all([get(`${jobPath(name)}?range_s=${range}`), get(`${jobPath(name)}/story?range_s=${range}`)]);
-  return { job, story };
+  const { epochs } = job.status.state === "running" ? await get(`${jobPath(name)}/epochs`) : { epochs: [] };
+  return { job, story, epochs };
 }
 
 function App({ session, onLost }) {
@@ -88,20 +92,22 @@ function App({ session, onLost }) {
   const range = Number(place.params.get("range")) || 3600;
   const { data, live, trouble, reload } = useData(place, range, session, onLost);
   const main = useRef(null);
-  const before = useRef(place.job);
+  const here = place.job || (place.whatIf ? "What if?" : "");
+  const before = useRef(here);
   useEffect(() => {
-    document.title = place.job ? `${place.job} · Headgate` : "Headgate";
-    if (before.current !== place.job) { before.current = place.job; main.current.focus(); scrollTo(0, 0); }
-  }, [place.job]);
+    document.title = here ? `${here} · Headgate` : "Headgate";
+    if (before.current !== here) { before.current = here; main.current.focus(); scrollTo(0, 0); }
+  }, [here]);
   const choose = (value) => setParam("range", value === 3600 ? "" : String(value));
   const page = place.job
-    ? data.job && html`<${JobPage} job=${data.job} story=${data.story} range=${range} choose=${choose} session=${session} reload=${reload} />`
-    : data.cluster && html`<${ClusterPage} cluster=${data.cluster} jobs=${data.jobs} range=${range} choose=${choose} params=${place.params} setParam=${setParam} />`;
+    ? data.job && html`<${JobPage} job=${data.job} story=${data.story} epochs=${data.epochs} range=${range} choose=${choose} session=${session} reload=${reload} />`
+    : data.cluster && place.whatIf ? html`<${WhatIfPage} cluster=${data.cluster} jobs=${data.jobs} params=${place.params} />`
+    : data.cluster && html`<${ClusterPage} cluster=${data.cluster} jobs=${data.jobs} range=${range} choose=${choose} params=${place.params} setParam=${setParam} tenant=${session.tenant} />`;
   const now = data.cluster || data.job;
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
   <header class="top">
     <a class="brand" href="#/"><img src="/web/icon.svg" alt="" width="24" height="24" />Headgate</a>
-    ${place.job ? html`<nav aria-label="Place"><a href="#/">Cluster</a><span aria-hidden="true">/</span><span class="here" aria-current="page">${place.job}</span></nav>` : null}
+    <nav aria-label="Pages"><a href="#/" aria-current=${here ? null : "page"}>Cluster</a>${place.job ? html`<span aria-hidden="true">/</span><span class="here" aria-current="page">${place.job}</span>` : null}${session.tenant ? null : html`<a class="what-if" href="#/what-if" aria-current=${place.whatIf ? "page" : null}>What if?</a>`}</nav>
     <div class="right">
       <span class="live ${live === false ? "off" : ""}" role="status">${live === false ? "not connected" : now ? "live" : "connecting"}</span>
       <button type="button" class="quiet" onClick=${nextTheme} aria-label="Theme: ${theme}">${{ auto: "Auto", light: "Light", dark: "Dark" }[theme]}</button>

@@ -10,7 +10,8 @@ export function effectText(action) {
   const effect = action.effect;
   if (!effect) return action.applied === null ? "not confirmed yet" : "effect not measured yet";
   const total = effect.score_before !== null && effect.score_after !== null ? `total ${points(effect.score_before)} → ${points(effect.score_after)}` : "";
-  return [total, effect.verdict].filter(Boolean).join(", ");
+  const own = !total && effect.utility_before !== null && effect.utility_after !== null ? `utility ${points(effect.utility_before)} → ${points(effect.utility_after)}` : "";
+  return [total || own, effect.verdict].filter(Boolean).join(", ");
 }
 
 export const actionMark = (action) => ({
@@ -20,7 +21,7 @@ export const actionMark = (action) => ({
   body: html`<div><p class="when">${clock(action.at_s)} · ${action.kind}</p><p><b>${action.job || action.host || "cluster"}</b> ${action.what}</p><p>${action.cause}</p><p class="effect">${effectText(action)}</p></div>`,
 });
 
-export function ClusterPage({ cluster, jobs, range, choose, params, setParam }) {
+export function ClusterPage({ cluster, jobs, range, choose, params, setParam, tenant }) {
   const verdicts = jobs.jobs.map((job) => verdictOf(job.status));
   const wanted = verdicts.filter((one) => one !== "paused").length;
   const met = verdicts.filter((one) => one === "met").length;
@@ -49,7 +50,7 @@ export function ClusterPage({ cluster, jobs, range, choose, params, setParam }) 
   <div class="columns">
     <${Actions} actions=${cluster.actions} now_s=${cluster.now_s} />
     <div class="stack">
-      <${Hosts} hosts=${cluster.hosts} />
+      ${tenant ? null : html`<${Hosts} hosts=${cluster.hosts} />`}
       ${cluster.bill ? html`<${Bill} bill=${cluster.bill} />` : null}
       <${Changes} changes=${cluster.changes} now_s=${cluster.now_s} />
       ${cluster.advice.length ? html`<${Card} title="Advice" id="advice"><ul class="plain">${cluster.advice.map((one) => html`<li>${one}</li>`)}</ul></${Card}>` : null}
@@ -133,6 +134,6 @@ function Bill({ bill }) {
 
 function Changes({ changes, now_s }) {
   return html`<${Card} title="Changes by people" id="changes">
-    ${changes.length ? html`<ol class="events">${changes.slice(-8).reverse().map((one) => html`<li><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p><b>${one.job}</b> ${one.what}</p><p class="cause">${one.who}, ${one.via}</p></div></li>`)}</ol>` : html`<${Empty}>No person changed a job yet.</${Empty}>`}
+    ${changes.length ? html`<ol class="events">${changes.slice(-8).reverse().map((one) => html`<li><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p>${one.job ? html`<b>${one.job}</b> ` : null}${one.what}</p><p class="cause">${one.who}, ${one.via}</p></div></li>`)}</ol>` : html`<${Empty}>No person changed a job yet.</${Empty}>`}
   </${Card}>`;
 }

@@ -36,7 +36,7 @@ export function Graph({ operators, edges }) {
 function Edge({ from, to, rows_s }) {
   const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2, middle = (x1 + x2) / 2;
   return html`<g class="edge"><path d="M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2 - 7} ${y2}" /><path class="head" d="M${x2} ${y2}l-8-4.500v9Z" />
-    <text x=${middle} y=${(y1 + y2) / 2 + (y1 === y2 ? -8 : 4)} text-anchor="middle">${count(rows_s)}/s</text></g>`;
+    <text x=${x2 - 12} y=${y2 + (y1 < y2 ? 18 : -8)} text-anchor="end">${count(rows_s)}/s</text></g>`;
 }
 
 function Node({ one, place }) {

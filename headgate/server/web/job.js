@@ -1,11 +1,11 @@
 // One job: its goals and figures, its operators and lanes, its latency, its epochs, and its story.
-import { html, useMemo, useState, Card, Empty, Meter, Ranges, Stat, Time, Verdict, UNKNOWN, count, pace, percent, plural, points, seconds, share, verdictOf } from "./ui.js";
+import { html, useMemo, useState, Card, Empty, Meter, Ranges, Stat, Time, Verdict, UNKNOWN, bytes, count, pace, percent, plural, points, seconds, share, verdictOf } from "./ui.js";
 import { Legend, LineChart } from "./charts.js";
 import { Change, Confirm } from "./dialogs.js";
 import { Graph } from "./graph.js";
 import { actionMark, effectText } from "./cluster.js";
 
-export function JobPage({ job, story, range, choose, session, reload }) {
+export function JobPage({ job, story, epochs, range, choose, session, reload }) {
   const [dialog, setDialog] = useState(null);
   const [said, setSaid] = useState("");
   const { status } = job;
@@ -17,14 +17,17 @@ export function JobPage({ job, story, range, choose, session, reload }) {
     reload();
   };
   const close = () => setDialog(null);
+  const keyed = job.operators.some((one) => one.slices.length);
+  const falls = html`<${Epochs} epochs=${epochs} now_s=${job.now_s} />`;
   return html`<div class="title">
     <h1>${job.name}</h1><${Verdict} verdict=${verdict} />
     <p class="note">tenant ${status.tenant} · intent ${status.intent || UNKNOWN} · worth ${points(status.worth)} · share ${status.share}${status.read_limit ? ` · at most ${count(status.read_limit)} rows per epoch` : ""}</p>
-    <div class="buttons">
+    ${session.role === "viewer" ? null : html`<div class="buttons">
+      ${session.tenant ? null : html`<a class="button" href="#/what-if?job=${encodeURIComponent(job.name)}">What if?</a>`}
       <button type="button" onClick=${() => setDialog("change")}>Change …</button>
       ${runs || status.state === "starting" ? html`<button type="button" onClick=${() => setDialog("pause")}>Pause …</button>` : html`<button type="button" onClick=${() => setDialog("resume")}>Resume …</button>`}
       <button type="button" class="danger" onClick=${() => setDialog("remove")}>Remove …</button>
-    </div>
+    </div>`}
     <p class="sr" role="status">${said}</p>
   </div>
   ${dialog === "change" ? html`<${Change} job=${job} session=${session} close=${close} done=${done} />` : null}
@@ -42,12 +45,15 @@ export function JobPage({ job, story, range, choose, session, reload }) {
     ${job.operators.length ? html`<${Graph} operators=${job.operators} edges=${job.edges} />` : html`<${Empty}>A job that does not run has no operators to measure.</${Empty}>`}
   </${Card}>
   <div class="columns">
-    <${StoryCard} story=${story} now_s=${job.now_s} />
+    <div class="stack">
+      <${Failures} failures=${job.failures} now_s=${job.now_s} />
+      ${keyed ? falls : null}
+      <${StoryCard} story=${story} now_s=${job.now_s} />
+    </div>
     <div class="stack">
       <${Lanes} operators=${job.operators} />
-      <${Slices} operators=${job.operators} />
-      <${Epochs} epochs=${job.epochs} now_s=${job.now_s} />
-      <${Failures} failures=${job.failures} now_s=${job.now_s} />
+      ${keyed ? null : falls}
+      <${KeyedState} operators=${job.operators} />
     </div>
   </div>`;
 }
@@ -94,47 +100,76 @@ function Lanes({ operators }) {
   </${Card}>`;
 }
 
-function Slices({ operators }) {
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+function KeyedState({ operators }) {
   const shown = operators.filter((one) => one.slices.length);
   if (!shown.length) return null;
-  return html`<${Card} title="Keyed state" id="slices" note="slices of the keys by lane; the fuller a slice, the darker">
-    ${shown.map((one) => {
-      const most = Math.max(...one.slices.map((slice) => slice.rows_s), 1e-9);
-      const lanes = [...new Set(one.slices.map((slice) => slice.lane))].sort((a, b) => a - b);
-      return html`<h3>${one.name}<span class="tag plain">${plural(one.slices.length, "slice")}</span></h3><ul class="slices">${lanes.map((lane) => {
-        const mine = one.slices.map((slice, number) => ({ ...slice, number })).filter((slice) => slice.lane === lane);
-        const total = mine.reduce((sum, slice) => sum + slice.rows_s, 0);
-        return html`<li><span class="lane">lane ${lane}</span><span class="cells" role="img" aria-label="${plural(mine.length, "slice")}, ${count(total)} rows per second">
-          ${mine.map((slice) => html`<span class="cell heat-${Math.min(5, Math.round((5 * slice.rows_s) / most))}" title="slice ${slice.number}: ${count(slice.rows_s)} rows/s"></span>`)}</span>
-          <span class="figure">${count(total)}/s</span><span class="host">${(mine[0] && mine[0].host) || ""}</span></li>`;
-      })}</ul>`;
-    })}
+  return html`<${Card} title="Keyed state" id="keyed" note="slices of the keys by lane; the more rows a slice gets, the darker">
+    ${shown.map((one) => html`<${Slices} operator=${one} /><${HotKeys} keys=${one.hot_keys} />`)}
   </${Card}>`;
 }
 
+function Slices({ operator }) {
+  const slices = operator.slices.map((slice, number) => ({ ...slice, number }));
+  const most = Math.max(...slices.map((slice) => slice.rows_s), 1e-9);
+  const lanes = [...new Set(slices.map((slice) => slice.lane))].sort((a, b) => a - b);
+  const size = slices.some((slice) => slice.bytes !== null) ? `, ${bytes(sum(slices.map((slice) => slice.bytes || 0)))}` : "";
+  return html`<h3>${operator.name}<span class="tag plain">${plural(slices.length, "slice")}${size}</span></h3>
+  <ul class="slices">${lanes.map((lane) => {
+    const mine = slices.filter((slice) => slice.lane === lane);
+    const rows = sum(mine.map((slice) => slice.rows_s)), held = mine.some((slice) => slice.bytes !== null) ? sum(mine.map((slice) => slice.bytes || 0)) : null;
+    return html`<li><span class="lane">lane ${lane}</span><span class="cells" role="img" aria-label="${plural(mine.length, "slice")}, ${count(rows)} rows per second, ${bytes(held)}">
+      ${mine.map((slice) => html`<span class="cell heat-${Math.min(5, Math.round((5 * slice.rows_s) / most))}" title="slice ${slice.number}: ${count(slice.rows_s)} rows/s, ${bytes(slice.bytes)}"></span>`)}</span>
+      <span class="figure">${count(rows)}/s</span><span class="figure">${bytes(held)}</span><span class="host">${(mine[0] && mine[0].host) || ""}</span></li>`;
+  })}</ul>
+  <${HotSlices} slices=${slices} />`;
+}
+
+const HOT = 3;
+
+function HotSlices({ slices }) {
+  const mean = sum(slices.map((slice) => slice.rows_s)) / slices.length;
+  const hot = slices.filter((slice) => slice.rows_s > HOT * mean && slice.rows_s > 0).sort((one, other) => other.rows_s - one.rows_s).slice(0, 3);
+  return hot.map((slice) => html`<p class="hot"><b>Slice ${slice.number} is hot:</b> ${count(slice.rows_s)} rows/s, ${(slice.rows_s / mean).toFixed(1)} times the mean, in lane ${slice.lane}.</p>`);
+}
+
+function HotKeys({ keys }) {
+  if (!keys.length) return null;
+  const most = keys[0].share;
+  return html`<h3>Fullest keys<span class="tag plain">share of the rows that a key had at least</span></h3>
+  <ol class="hot-keys">${keys.slice(0, 5).map((one) => html`<li><span class="key-text" title=${one.key}>${one.key}</span><${Meter} value=${one.share} most=${most} tone="plain" label="${one.key}: ${percent(one.share)} of the rows" /><span class="figure">${(100 * one.share).toFixed(1)} %</span></li>`)}</ol>`;
+}
+
+const PARTS = ["read", "log", "plan", "failed", "sink", "state", "count", "commit", "wait"];
+const partName = (span) => (span.operator ? `${span.part} ${span.operator}` : span.part);
+
+// Each epoch is a row of its parts, one after another, all rows on one scale.
 function Epochs({ epochs, now_s }) {
   if (!epochs.length) return null;
-  const shown = epochs.slice(-8);
-  const names = [...new Set(shown.flatMap((one) => one.parts.map((part) => part.name)))];
-  const most = Math.max(...shown.map((one) => one.seconds + one.wait_s));
-  const width = (value) => ({ width: `${(100 * value) / most}%` });
-  return html`<${Card} title="Epochs" id="epochs" note="where the time of the mean epoch goes">
-    <ul class="legend">${names.map((name, index) => html`<li><span class="swatch part-${index % 6}"></span>${name}</li>`)}<li><span class="swatch rest"></span>plan and commit</li><li><span class="swatch wait"></span>wait</li></ul>
+  const shown = epochs.slice(-10).reverse();
+  const spans = shown.flatMap((one) => one.spans);
+  const names = PARTS.flatMap((part) => [...new Set(spans.filter((span) => span.part === part).map(partName))]);
+  const sinks = names.filter((name) => name.startsWith("sink"));
+  const className = (name) => (name.startsWith("sink") ? `part-sink-${sinks.indexOf(name) % 4}` : `part-${name.split(" ")[0]}`);
+  const took = (one) => sum(one.spans.map((span) => span.took_s));
+  const most = Math.max(...shown.map(took), 1e-9);
+  return html`<${Card} title="Epochs" id="epochs" note="the last epochs, part by part">
+    <ul class="legend">${names.map((name) => html`<li><span class="swatch ${className(name)}"></span>${name}</li>`)}</ul>
     <ol class="falls">${shown.map((one) => {
-      const used = one.parts.reduce((sum, part) => sum + part.seconds, 0);
-      const rest = Math.max(0, one.seconds - used);
-      const words = [...one.parts.map((part) => `${part.name} ${seconds(part.seconds)}`), `plan and commit ${seconds(rest)}`, `wait ${seconds(one.wait_s)}`].join(", ");
-      return html`<li><${Time} at_s=${one.at_s} now_s=${now_s} /><span class="fall" role="img" aria-label=${words} title=${words}>
-        ${one.parts.map((part) => html`<span class="part-${names.indexOf(part.name) % 6}" style=${width(part.seconds)}></span>`)}<span class="rest" style=${width(rest)}></span><span class="wait" style=${width(one.wait_s)}></span></span>
-        <span class="figure">${seconds(one.seconds)}</span></li>`;
+      const words = one.spans.map((span) => `${partName(span)} ${seconds(span.took_s)}`).join(", ");
+      return html`<li key=${one.number}><${Time} at_s=${one.started_s} now_s=${now_s} /><span class="fall" role="img" aria-label="epoch ${one.number}: ${words}" title="epoch ${one.number}: ${words}">
+        ${one.spans.map((span) => html`<span class=${className(partName(span))} style=${{ width: `${(100 * span.took_s) / most}%` }}></span>`)}</span>
+        <span class="figure">${count(one.rows)} rows</span><span class="figure">${seconds(took(one))}</span></li>`;
     })}</ol>
   </${Card}>`;
 }
 
 function Failures({ failures, now_s }) {
   if (!failures.length) return null;
-  return html`<${Card} title="Failures" id="failures" note="since the service started; spark.log of the home has the stack traces">
-    <ol class="events">${failures.slice(-10).reverse().map((one) => html`<li class="bad"><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p><b>${one.state}</b></p><p class="cause">${one.reason || "no reason was given"}</p></div></li>`)}</ol>
+  return html`<${Card} title="Failures" id="failures" note="since the service started">
+    <ol class="events">${failures.slice().reverse().map((one) => html`<li key=${one.at_s} class="bad"><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p><b>${one.state}</b></p><p class="cause">${one.reason || "no reason was given"}</p>
+      ${one.trace ? html`<details class="trace"><summary>Stack trace</summary><pre tabindex="0" aria-label="Stack trace">${one.trace}</pre></details>` : null}</div></li>`)}</ol>
   </${Card}>`;
 }
 
@@ -162,11 +197,14 @@ function ActionEntry({ entry, now_s }) {
       <dl class="chain">
         ${diagnosis.because.length ? html`<dt>Symptom</dt><dd><ul>${symptoms(diagnosis).map((one) => html`<li>${one.text}${one.because.length ? html`<small>${one.because.map((cause) => cause.text).join("; ")}</small>` : null}</li>`)}</ul></dd>` : null}
         <dt>Diagnosis</dt><dd>${diagnosis.text}${entry.facts.diagnosis ? html`<small>${entry.facts.diagnosis}${entry.facts.operator ? ` of ${entry.facts.operator}` : ""}</small>` : null}</dd>
-        <dt>Remedy</dt><dd>${action.what || action.kind}<small>${[entry.remedy || action.kind, entry.pace_s === null ? "" : pace(entry.pace_s)].filter(Boolean).join(" · ")}</small></dd>
+        <dt>Remedy</dt><dd>${action.what || action.kind}<small>${[entry.remedy || (action.what ? action.kind : ""), lanesOf(entry), entry.pace_s === null ? "" : pace(entry.pace_s)].filter(Boolean).join(" · ")}</small></dd>
         <dt>Effect</dt><dd>${sentence(effectText(action))}${action.effect && action.effect.utility_after !== null ? html`<small>utility of the job ${points(action.effect.utility_before)} → ${points(action.effect.utility_after)}</small>` : null}</dd>
       </dl>
     </details></li>`;
 }
+
+// A change that has no short form is told by what the job has after it.
+const lanesOf = (entry) => (entry.action.what || !entry.lanes ? "" : Object.entries(entry.lanes).map(([name, lanes]) => `${name} ${plural(lanes, "lane")}`).join(", "));
 
 function symptoms(reason) {
   const own = reason.because.filter((one) => "symptom" in one.facts);

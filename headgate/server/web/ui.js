@@ -26,9 +26,17 @@ export function seconds(value) {
 
 export function count(value) {
   if (!known(value)) return UNKNOWN;
-  if (value >= 9.995e6) return `${grouped(value / 1e6, 1)} M`;
+  if (value >= 999500) return `${grouped(value / 1e6, value % 1e6 ? 1 : 0)} M`;
   if (value >= 99950) return `${grouped(value / 1e3, 0)} k`;
   return grouped(value, value !== 0 && value < 10 && value % 1 ? 1 : 0);
+}
+
+export function bytes(value) {
+  if (!known(value)) return UNKNOWN;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  const power = Math.min(units.length - 1, value < 1 ? 0 : Math.floor(Math.log10(value) / 3));
+  const shown = value / 1000 ** power;
+  return `${grouped(shown, power && shown < 9.95 ? 1 : 0)} ${units[power]}`;
 }
 
 export const points = (value) => (known(value) ? grouped(value, value % 1 && value < 100 ? 1 : 0) : UNKNOWN);

@@ -165,7 +165,7 @@ def found(one: Adoption) -> dict[str, str]:
 
 
 def _trigger(kind: TriggerKind) -> str:
-    ends = f"{kind.value}; the query ended by itself, the job runs until it is removed"
+    ends = f"{kind.value}; the query ended when its rows were processed; the job runs until it is removed"
     return ends if kind in ENDING else "none; the pace of the job follows from its intent"
 
 

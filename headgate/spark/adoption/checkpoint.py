@@ -25,7 +25,7 @@ import psutil
 
 from headgate import files
 from headgate.errors import InputError
-from headgate.spark import timeline
+from headgate.spark.epochs import timeline
 
 LOCAL = "file:"
 FENCED = "Headgate adopted this query"

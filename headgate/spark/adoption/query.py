@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AdoptedQuery:
-    """The query of a script that keeps its offsets in a certain checkpoint. Owner of `_sink`: whoever starts the job."""
+    """The query of a script that keeps its offsets in a certain checkpoint. Owner of `_sink`: the thread that starts the job."""
 
     script: str
     checkpoint: str
-    """Absolute; tells the query from other queries of the script."""
+    """Absolute path; identifies the query among the queries of the script."""
     directory: str
     """Where the script ran: relative paths in the script begin here."""
     arguments: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class AdoptedQuery:
         raise EngineError(f'{self.script}: it no longer starts a query with the checkpoint "{self.checkpoint}"')
 
     def arrived(self, place: Path) -> float | None:
-        """Spark does not tell how many rows wait at its own sources."""
+        """Unknown: Spark does not report how many rows wait at its own sources."""
         return None
 
     @property

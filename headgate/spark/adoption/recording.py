@@ -1,6 +1,6 @@
 """Runs a PySpark script up to `awaitTermination` and records its streaming queries instead of starting them.
 
-The script runs unchanged, in a session of its own on the Spark of this process: its settings, views and functions belong to it alone.
+The script runs unchanged, in a separate session on the Spark of this process: settings, views and functions stay in that session.
 `DataFrame.writeStream` of that session returns a writer that records; other sessions and threads are not affected.
 """
 
@@ -24,7 +24,7 @@ from pyspark.sql.utils import to_str
 
 from headgate.errors import JobFileError
 from headgate.spark import jvm
-from headgate.spark.loading import run_script
+from headgate.spark.jobs.loading import run_script
 
 CHECKPOINT = "checkpointLocation"
 DEFAULT_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
@@ -45,7 +45,7 @@ class TriggerKind(Enum):
 
 
 ENDING = (TriggerKind.ONCE, TriggerKind.AVAILABLE_NOW)
-"""A query with such a trigger ends by itself."""
+"""Triggers whose queries end when the available rows are processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RecordedQuery:
 
 
 class Recorder(DataStreamWriter):
-    """A writer that lets PySpark check what it is told, and records the query at `start`."""
+    """A writer that lets PySpark check its options, and records the query at `start`."""
 
     def __init__(self, frame: DataFrame, queries: list[RecordedQuery]) -> None:
         super().__init__(frame)
@@ -214,7 +214,7 @@ class NotStarted:
         self._ends = query.trigger.kind in ENDING
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """A script that waits for a query that never ends by itself has no more to say."""
+        """End the script: it waits for a query that does not end, so all its queries are recorded."""
         if timeout is None and not self._ends:
             raise Awaited
         return True

@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headgate.errors import EngineError
-from headgate.spark import delta as tables
-from headgate.spark.delta import TableLocation
+from headgate.spark.connections import delta as tables
+from headgate.spark.connections.delta import TableLocation
 from headgate.spark.sinks.staged import Claim, Receipt, cast, check_key, fitting, key_of, write_rows
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -66,7 +66,7 @@ class DeltaSink:
 
     def begin(self, claim: Claim, columns: pa.Schema) -> DeltaStage | None:
         """Creates the table if there is none, and fences older starts."""
-        place = TableLocation.of(self.uri, self.storage)
+        place = TableLocation.of(self.uri, self.storage, claim.writing.patience.table_s)
         check_key(self.key, columns, place.name)
         with place.using():
             self._create(place, columns)
@@ -84,7 +84,7 @@ class DeltaSink:
     def _create(self, place: TableLocation, columns: pa.Schema) -> None:
         from deltalake import DeltaTable
 
-        if not DeltaTable.is_deltatable(place.uri, dict(place.options)):
+        if not place.exists():
             if place.local is not None:
                 place.local.mkdir(parents=True, exist_ok=True)
             DeltaTable.create(
@@ -224,7 +224,7 @@ class DeltaStage:
 
         now_ms = round(1000 * time.time())
         added = [AddAction(one.name, one.size, {}, now_ms, True, one.stats) for one in receipts]
-        passing("sink: committing")
+        reach("sink: committing")
         properties = _properties(self.claim, self.claim.epoch)
         table.create_write_transaction(list(added), "append", table.schema(), commit_properties=properties)
 
@@ -234,7 +234,7 @@ class DeltaStage:
     def _rewrite(self, source: pa.Table, table: DeltaTable) -> None:
         from deltalake import write_deltalake
 
-        passing("sink: committing")
+        reach("sink: committing")
         properties = _properties(self.claim, self.claim.epoch)
         if not self.key:
             write_deltalake(table, source, mode="append", commit_properties=properties)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow.parquet as pq
 
 from headgate import files as disk
-from headgate.errors import EngineError
-from headgate.spark.writing import JobStart, Writing, writing_of
+from headgate.errors import EngineError, OutageError
+from headgate.spark.sinks.writing import JobStart, Writing, writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,12 +41,36 @@ class Files:
         writer.save(f"{self.path}/{EPOCH}{number}")
         _make_durable(Path(self.path.removeprefix(LOCAL)) / f"{EPOCH}{number}")
 
+    @property
+    def local_path(self) -> str | None:
+        """The directory as a path; None if it is elsewhere than on a disk."""
+        path = self.path.removeprefix(LOCAL)
+        return None if "://" in path else path
+
+    @property
+    def is_file_uri(self) -> bool:
+        """Whether the path says that it is on a disk, whatever Hadoop's default file system is."""
+        return self.path.startswith(LOCAL)
+
+    def check_rows(self, writing: Writing, epoch: int, wanted: int) -> None:
+        """Refuse an epoch whose directory has fewer rows than were sent to it: tasks wrote them where this machine does not see them."""
+        if self.local_path is None:
+            return
+        folder = Path(self.local_path) / f"{EPOCH}{self._number(writing, epoch)}"
+        if not Path(self.local_path).is_dir():
+            return  # Spark wrote it to its default file system
+        found = rows_in(folder, self.format)
+        if found is not None and found < wanted:
+            raise OutageError(
+                f'"{folder}" has {found:,} of the {wanted:,} rows of epoch {epoch}: a host wrote the others to a directory of the same'
+                " name that the driver does not see; mount the same storage on every host under this path"
+            )
+
     def _number(self, writing: Writing, epoch: int) -> int:
         """Directories elsewhere than on a disk of this machine go by the epochs of their job alone."""
-        path = self.path.removeprefix(LOCAL)
-        if "://" in path or not writing.start.life:
+        if self.local_path is None or not writing.start.life:
             return epoch
-        return epoch + claimed(Path(path), writing, epoch).ahead
+        return epoch + claimed(Path(self.local_path), writing, epoch).ahead
 
 
 def _make_durable(folder: Path) -> None:
@@ -55,6 +80,16 @@ def _make_durable(folder: Path) -> None:
         return
     for path in (*folder.rglob("*"), folder, folder.parent):
         disk.sync(path)
+
+
+def rows_in(folder: Path, format: str) -> int | None:
+    """The rows of an epoch's directory; None if they cannot be counted without reading the files whole."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(("_", "."))]
+    if not paths:
+        return 0
+    if format != "parquet":
+        return None
+    return sum(int(pq.read_metadata(path).num_rows) for path in paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +140,7 @@ def _writers(path: Path) -> list[Writer]:
 
 
 def files(path: str | Path, format: str = "parquet", **options: Any) -> Files:
-    """Files of this format below `path`; whoever reads the directory sees the column `epoch` besides.
+    """Files of this format below `path`; readers of the directory also see the column `epoch`.
 
     `job.sink("out", sinks.files("out/alerts"), alerts)`
     """

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.extras import require, using
-from headgate.spark.secrets import all_revealed, check_options
+from headgate.spark.connections.extras import require, using
+from headgate.spark.connections.secrets import all_revealed, check_options
 from headgate.spark.sinks.staged import Claim, Receipt, cast, fitting, write_rows
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 
 if TYPE_CHECKING:
     # Imported where it is used: it takes more than a second.
@@ -61,7 +61,7 @@ class Iceberg:
 
     @property
     def name(self) -> str:
-        """As people are told."""
+        """The table in messages."""
         return f'Iceberg table "{self.table}" of catalog "{self.catalog}"'
 
     def begin(self, claim: Claim, columns: pa.Schema) -> IcebergStage | None:
@@ -69,10 +69,10 @@ class Iceberg:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         with self.using():
-            table = self._open_or_create(columns)
+            table = self._open_or_create(claim, columns)
             self._refuse_partitions(table)
             self.commit_on_top(claim, partial(_announce, claim), self.is_unknown)
-            table = self.load()
+            table = self.load(claim)
             if not self.is_new(table, claim):
                 return None
             target = fitting(columns, schema_to_pyarrow(table.schema()), self.name)
@@ -84,7 +84,7 @@ class Iceberg:
 
         faster: Exception | None = None
         for _ in range(COMMITS):
-            table = self.load()
+            table = self.load(claim)
             if not is_due(table, claim):
                 return
             table.metadata.properties[RETRIES] = "0"  # of this copy: a retry of the library would not look at the epoch
@@ -95,9 +95,9 @@ class Iceberg:
                 faster = error
         raise EngineError(f"{self.name}: other writers were faster {COMMITS} times; the job tries again") from faster
 
-    def load(self) -> Table:
+    def load(self, claim: Claim) -> Table:
         """The table as it is now."""
-        return self._catalog().load_table(self.table)
+        return self._catalog(claim).load_table(self.table)
 
     def using(self, operator: str = "") -> AbstractContextManager[None]:
         """Errors of the library in one sentence."""
@@ -109,15 +109,16 @@ class Iceberg:
         )
         return using(self.name, (*kinds, SQLAlchemyError, OSError, ValueError), operator)
 
-    def _catalog(self) -> Catalog:
-        from pyiceberg.catalog import load_catalog
+    def _catalog(self, claim: Claim) -> Catalog:
+        from headgate.spark.connections.iceberg import open_catalog
 
-        return load_catalog(self.catalog, **all_revealed(self.properties, f'catalog "{self.catalog}"'))
+        properties = all_revealed(self.properties, f'catalog "{self.catalog}"')
+        return open_catalog(self.catalog, properties, claim.writing.patience.table_s)
 
-    def _open_or_create(self, columns: pa.Schema) -> Table:
+    def _open_or_create(self, claim: Claim, columns: pa.Schema) -> Table:
         from pyiceberg.exceptions import NoSuchTableError
 
-        catalog = self._catalog()
+        catalog = self._catalog(claim)
         try:
             return catalog.load_table(self.table)
         except NoSuchTableError:
@@ -130,12 +131,12 @@ class Iceberg:
 
     def is_new(self, table: Table, claim: Claim) -> bool:
         """Whether the table lacks the epoch; raises for an older start."""
-        return claim.is_new(*_known(table, claim), self.name)
+        return claim.is_new(*_last_commit(table, claim), self.name)
 
     def is_unknown(self, table: Table, claim: Claim) -> bool:
         """Whether the table lacks the number of the start; raises for an older start."""
         self.is_new(table, claim)
-        return _known(table, claim)[0] < claim.start
+        return _last_commit(table, claim)[0] < claim.start
 
 
 def iceberg(catalog: str, table: str, properties: Mapping[str, str] | None = None) -> Iceberg:
@@ -152,10 +153,10 @@ def iceberg(catalog: str, table: str, properties: Mapping[str, str] | None = Non
 
 def _announce(claim: Claim, table: Table) -> None:
     """From here on, no older start can commit."""
-    _add(table, claim, [], _known(table, claim)[1])
+    _add(table, claim, [], _last_commit(table, claim)[1])
 
 
-def _known(table: Table, claim: Claim) -> tuple[int, int]:
+def _last_commit(table: Table, claim: Claim) -> tuple[int, int]:
     """The newest start and epoch of the writer."""
     start, _, epoch = table.properties.get(f"{WRITER}.{claim.writer}", f"0:{NEVER}").partition(":")
     return int(start), int(epoch)
@@ -201,5 +202,5 @@ class IcebergStage:
             self.sink.commit_on_top(self.claim, partial(self._add, files), self.sink.is_new)
 
     def _add(self, files: list[str], table: Table) -> None:
-        passing("sink: committing")
+        reach("sink: committing")
         _add(table, self.claim, files, self.claim.epoch)

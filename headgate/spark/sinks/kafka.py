@@ -29,9 +29,9 @@ from pyspark.sql import types as T
 
 from headgate.core.quantities import choice
 from headgate.errors import GraphError
-from headgate.spark.connections import KafkaPatience, failure
-from headgate.spark.extras import require
-from headgate.spark.kafka import (
+from headgate.spark.connections.extras import require
+from headgate.spark.connections.failing import failure
+from headgate.spark.connections.kafka import (
     TOPIC,
     Options,
     address,
@@ -43,9 +43,10 @@ from headgate.spark.kafka import (
     kafka_failure,
     producer,
 )
+from headgate.spark.connections.patience import KafkaPatience
+from headgate.spark.sinks.writing import JobStart, Writing, writing_of
 from headgate.spark.sources.kafka_offsets import OffsetRange, Partition
 from headgate.spark.sources.kafka_reading import Reading, Topics, highest, lowest, partitions_of
-from headgate.spark.writing import JobStart, Writing, writing_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

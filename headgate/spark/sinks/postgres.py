@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,12 @@ import pyarrow as pa
 from pyarrow import csv
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.connections import failure, shown
-from headgate.spark.extras import require
-from headgate.spark.secrets import ENVIRONMENT, FILE, revealed
+from headgate.spark.connections.extras import require
+from headgate.spark.connections.redis import shown
+from headgate.spark.connections.secrets import ENVIRONMENT, FILE, revealed
 from headgate.spark.sinks.redis import raw_of, texts
 from headgate.spark.sinks.staged import Claim, Receipt, check_key, key_of, write_rows
-from headgate.state.faults import passing
+from headgate.state.faults import reach
 
 if TYPE_CHECKING:
     # Imported where it is used, as most jobs do without it.
@@ -36,11 +36,7 @@ EPOCHS = "headgate_epochs"
 """The table of the newest start and epoch of each writer."""
 TASK, POSITION = "_headgate_task", "_headgate_row"
 """Columns of rows that lanes put aside."""
-CONNECT_S = 10
-"""Unless the address says `connect_timeout`."""
 SCHEMES = ("postgresql://", "postgres://", ENVIRONMENT, FILE)
-PASSING = ("08", "40", "53", "55P03", "57P")
-"""Codes of errors that can pass: connection, conflict, resources, lock, shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +60,14 @@ class Postgres:
 
     def begin(self, claim: Claim, columns: pa.Schema) -> PostgresStage | None:
         """Creates the table if there is none, and fences older starts."""
-        target = Target(revealed(self.url, f'the url of PostgreSQL table "{self.table}"'), self.table, self.key)
+        url = revealed(self.url, f'the url of PostgreSQL table "{self.table}"')
+        target = Target(url, self.table, self.key, claim.writing.patience.table_s)
         check_key(self.key, columns, target.name)
         with target.connected() as connection:
             if _types(connection, EPOCHS) is None:
                 _lock(connection, f"create {EPOCHS}")
                 connection.execute(_sql(CREATE_EPOCHS, epochs=EPOCHS))
-            is_new = claim.is_new(*_known(connection, claim), target.name)
+            is_new = claim.is_new(*_last_commit(connection, claim), target.name)
             connection.execute(_sql(CLAIM, epochs=EPOCHS), [claim.writer, claim.start])
             if not is_new:
                 return None
@@ -102,6 +99,7 @@ class Target:
     url: str = field(repr=False)
     table: str
     key: tuple[str, ...]
+    answer_s: float
 
     @property
     def name(self) -> str:
@@ -123,27 +121,11 @@ class Target:
             declared.append(_sql("PRIMARY KEY ({key})", key=_list(self.key)))
         return _sql("CREATE TABLE IF NOT EXISTS {table} ({all})", table=self.identifier, all=SQL(", ").join(declared))
 
-    @contextmanager
-    def connected(self, operator: str = "") -> Iterator[Connection]:
-        """One transaction, and errors in one sentence."""
-        import psycopg
+    def connected(self, operator: str = "") -> AbstractContextManager[Connection]:
+        """One transaction; `operator` is given by a lane."""
+        from headgate.spark.connections.postgres import connected
 
-        try:
-            given = psycopg.conninfo.conninfo_to_dict(self.url)
-            with psycopg.connect(self.url, connect_timeout=given.get("connect_timeout", CONNECT_S)) as connection:
-                yield connection
-        except psycopg.Error as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise failure(f"{self.name} could not be used: {kind(error)}: {reason}", operator) from error
-
-
-def kind(error: Any) -> str:
-    """What is told of an error: `ConnectionError` if it can pass by itself."""
-    import psycopg
-
-    passes = (error.sqlstate or "").startswith(PASSING)
-    lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-    return "ConnectionError" if passes or lost else type(error).__name__
+        return connected(self.url, self.name, self.answer_s, operator)
 
 
 def _lock(connection: Connection, what: str) -> None:
@@ -151,7 +133,7 @@ def _lock(connection: Connection, what: str) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [what])
 
 
-def _known(connection: Connection, claim: Claim) -> tuple[int, int]:
+def _last_commit(connection: Connection, claim: Claim) -> tuple[int, int]:
     """The newest start and epoch of the writer, locked until the end of the transaction."""
     found = connection.execute(_sql(KNOWN, epochs=EPOCHS), [claim.writer]).fetchone()
     return (0, -1) if found is None else (int(found[0]), int(found[1]))
@@ -232,7 +214,7 @@ class PostgresStage:
     def commit(self, receipts: Sequence[Receipt]) -> None:
         tasks = [receipt.name for receipt in receipts]
         with self.target.connected() as connection:
-            if not self.claim.is_new(*_known(connection, self.claim), self.target.name):
+            if not self.claim.is_new(*_last_commit(connection, self.claim), self.target.name):
                 return
             (there,) = connection.execute(_sql(COUNT, **self._names()), [tasks]).fetchone() or (0,)
             if there != sum(receipt.rows for receipt in receipts):
@@ -243,7 +225,7 @@ class PostgresStage:
             connection.execute(self._move(), {"tasks": tasks})
             connection.execute(_sql(WRITTEN, epochs=EPOCHS), [self.claim.epoch, self.claim.writer])
             connection.execute(_sql("DELETE FROM {staging}", staging=self.staging))
-            passing("sink: committing")
+            reach("sink: committing")
 
     def _move(self) -> Composed:
         if not self.target.key:

@@ -22,9 +22,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.connections import URL, asking, check_url, connect, failure, shown
+from headgate.spark.connections.failing import failure
+from headgate.spark.connections.redis import URL, asking, check_url, connect, shown
+from headgate.spark.sinks.writing import Writing, writing_of
 from headgate.spark.sources.redis import TYPES
-from headgate.spark.writing import Writing, writing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -228,7 +229,7 @@ class RedisHashes:
             columns = ", ".join(rows.columns)
             raise GraphError(f'the key of the Redis hashes is "{self.key}", which is none of the columns: {columns}')
         writing = writing_of(rows)
-        # Outside of a job and a query nothing tells which call is newer: each is a writer of its own.
+        # Outside of a job and a query, the order of calls is unknown: each call is a separate writer.
         fence = f"headgate:{{{self.prefix}}}:writer:{writing.start.life or uuid4().hex}"
         with asking(self.url):
             claim = connect(self.url, writing.patience).register_script(CLAIM)
@@ -264,7 +265,7 @@ def redis_hashes(prefix: str, key: str, *, url: str = URL) -> RedisHashes:
 def put(
     sink: RedisHashes, names: list[str], claim: WriterClaim, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Writes the rows of one lane in their order, unless another start or epoch has begun to."""
+    """Write the rows of one lane in order, unless a newer start or epoch has written already."""
     for batch in batches:
         rows = [dict(zip(names, row, strict=True)) for row in zip(*map(_values, batch.columns), strict=True)]
         with asking(sink.url, claim.writing.sink):

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.lanes import LaneError
-from headgate.spark.writing import Writing, writing_of
-from headgate.state.faults import passing
+from headgate.spark.epochs.lanes import LaneError
+from headgate.spark.sinks.writing import Writing, writing_of
+from headgate.state.faults import reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,12 +97,12 @@ def write_epoch(
 ) -> None:
     """Writes one epoch; `run` has the lanes put their rows aside, or only computes them if there is no stage."""
     stage = table.begin(claim, columns)
-    passing("sink: begun")
+    reach("sink: begun")
     receipts = sorted(run(stage), key=lambda receipt: (receipt.lane, receipt.name))
-    passing("sink: staged")
+    reach("sink: staged")
     if stage is not None and receipts:
         stage.commit(receipts)
-    passing("sink: committed")
+    reach("sink: committed")
 
 
 def put(stage: Stage, sink: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Receipt]:
@@ -115,7 +115,7 @@ def put(stage: Stage, sink: str, batches: Iterable[pa.RecordBatch]) -> Iterator[
         yield stage.put(_passing_half(first, some), _lane())
     except (EngineError, pa.ArrowException) as error:
         raise LaneError(f'operator "{sink}": {error}') from error
-    passing("sink: put")
+    reach("sink: put")
 
 
 def columns_of(rows: DataFrame) -> pa.Schema:
@@ -125,7 +125,7 @@ def columns_of(rows: DataFrame) -> pa.Schema:
 
 def _passing_half(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
-    passing("sink: half")
+    reach("sink: half")
     yield from others
 
 

@@ -1,4 +1,7 @@
-"""Where rows come from: a load generator, Redis, files, Kafka, Delta tables. A function that returns a streaming DataFrame does too."""
+"""Where rows come from: a load generator, Redis, files, Kafka, Delta tables. A function that returns a streaming DataFrame does too.
+
+Each source fulfils the protocol `headgate.topology.nodes.Source`.
+"""
 
 from headgate.loads import Diurnal, Load, Ramp, Sine, Spike, Steady, Steps, Trace
 from headgate.spark.sources.delta import delta

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.secrets import revealed
+from headgate.spark.connections.secrets import revealed
 from headgate.spark.sources.redis import parsed
 
 WIRE = struct.Struct(">bI")
@@ -74,7 +74,7 @@ class Decoding:
 
 
 def json_columns(values: Sequence[bytes | None], schema: pa.Schema) -> list[pa.Array]:
-    """Objects as columns. All values are parsed at once; if that fails, each half by itself, down to the value that is to blame.
+    """Objects as columns. All values are parsed at once; after an error each half is parsed separately, down to the faulty value.
 
     >>> [column.to_pylist() for column in json_columns([b'{"id": 7}', b"seven", None], pa.schema([("id", pa.int64())]))]
     [[7, None, None]]

@@ -26,11 +26,11 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from headgate import files
 from headgate.core.quantities import choice
-from headgate.errors import EngineError, GraphError
-from headgate.spark import delta as tables
-from headgate.spark import levers
-from headgate.spark.connections import failure
-from headgate.spark.delta import TableLocation
+from headgate.errors import EngineError, GraphError, OutageError
+from headgate.spark.connections import delta as tables
+from headgate.spark.connections.delta import TableLocation
+from headgate.spark.connections.failing import failure
+from headgate.spark.sources import levers
 from headgate.spark.sources.delta_log import Added, Version, batches_of, snapshot_at, version_at
 
 BEGUN = "delta-begun.json"
@@ -94,8 +94,10 @@ class DeltaVersions:
 
     def begin(self, place: Path) -> T.StructType:
         """Remembers where the job begins to read, if this is its first start; the columns of the table."""
-        where = TableLocation.of(self.uri, self.storage)
+        where = TableLocation.of(self.uri, self.storage, _answer_s(place))
         with where.using():
+            if not where.exists():
+                raise OutageError(f"{where.name} does not exist; the job waits until the table is created")
             table = where.table()
             _check_readable(table, where)
             if begun_in(place) is None:
@@ -114,7 +116,7 @@ class DeltaVersions:
         begun = begun_in(place)
         if begun is None:
             return None
-        where = TableLocation.of(self.uri, self.storage)
+        where = TableLocation.of(self.uri, self.storage, levers.read(place).patience.for_a_look().table_s)
         mark = planned_in(place) or begun.mark
         with where.using():
             return float(mark.rows + sum(added.rows for _, added in ahead(where, begun, mark)))
@@ -142,6 +144,10 @@ def columns_of(table: Any) -> T.StructType:
     """The columns of a table, and when a row arrived."""
     columns = T.StructType.fromJson(json.loads(table.schema().to_json()))
     return columns if ARRIVED in columns.names else columns.add(ARRIVED, T.TimestampType())
+
+
+def _answer_s(place: Path) -> float:
+    return levers.read(place).patience.table_s
 
 
 def _check_readable(table: Any, where: TableLocation) -> None:
@@ -235,8 +241,8 @@ class DeltaReader(DataSourceStreamReader):
     """Plans epochs in the driver, and reads parts of files in the lanes."""
 
     def __init__(self, options: Mapping[str, str], schema: T.StructType) -> None:
-        self.where = TableLocation.of(options["uri"], json.loads(options["storage"]))
         self.place = Path(options["place"])
+        self.where = TableLocation.of(options["uri"], json.loads(options["storage"]), _answer_s(self.place))
         self.operator = options["operator"]
         self.skips = options["on_change"] == SKIP
         self.schema = schema
@@ -319,7 +325,7 @@ class DeltaReader(DataSourceStreamReader):
 
 @contextmanager
 def _named(where: TableLocation, operator: str) -> Iterator[None]:
-    """Whatever goes wrong is told in a sentence that begins with the operator."""
+    """Turn every error into one sentence that begins with the operator."""
     try:
         with where.using(operator):
             yield

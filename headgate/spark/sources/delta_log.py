@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.spark.delta import TableLocation
+from headgate.spark.connections.delta import TableLocation
 
 ENTRIES = 10_000
 """Versions that a process remembers; they never change."""

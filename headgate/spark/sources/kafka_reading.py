@@ -11,8 +11,9 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headgate.spark.connections import KafkaPatience, failure
-from headgate.spark.kafka import Options, address, admin, asking_kafka, is_passing, kafka_failure
+from headgate.spark.connections.failing import failure
+from headgate.spark.connections.kafka import Options, address, admin, asking_kafka, heard, is_passing, kafka_failure
+from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.sources.kafka_offsets import Bounds, OffsetRange, Partition
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class Topics:
 
 def partitions_of(options: Options, patience: KafkaPatience, topics: Topics) -> list[Partition]:
     """Partitions that there are now."""
-    return topics.partitions(_client(options, patience).list_topics(timeout=patience.answer_s).topics)
+    client = _client(options, patience)
+    with heard(client):
+        return topics.partitions(client.list_topics(timeout=patience.answer_s).topics)
 
 
 def lowest(options: Options, patience: KafkaPatience, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -201,7 +204,7 @@ class Reading:
             told = f"Kafka at {address(self.options)} did not find offset {at} of {one.partition}: ConnectionError"
             raise failure(told, self.operator)
         gone = one.last - at if low <= at else min(low, one.last) - at
-        self.on_lost(one.partition, _told(gone, low <= at))
+        self.on_lost(one.partition, _loss_sentence(gone, low <= at))
         self.lost[one.partition] = self.lost.get(one.partition, 0) + gone
         self._next[key] = at + gone
         if self._next[key] < one.last:
@@ -214,7 +217,7 @@ def _introduce(consumer: Consumer, topic: str, answer_s: float) -> None:
     consumer.list_topics(topic, timeout=answer_s)
 
 
-def _told(lost: int, began_again: bool) -> str:
+def _loss_sentence(lost: int, began_again: bool) -> str:
     return "it was deleted and created again" if began_again else lost_text(lost)
 
 

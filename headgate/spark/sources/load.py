@@ -1,4 +1,4 @@
-"""A load generator: rows that arrive by a pattern, whether or not anybody reads them.
+"""A load generator: rows that arrive by a pattern, read or not.
 
 What has arrived by a moment depends on nothing but the pattern and when the job first started, so an epoch that is read again
 after a crash has the same rows, and rows that wait are a real backlog.
@@ -26,7 +26,7 @@ from headgate import files
 from headgate.core.quantities import shown
 from headgate.errors import EngineError, GraphError
 from headgate.loads import Load, Steady
-from headgate.spark import levers
+from headgate.spark.sources import levers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,6 +60,18 @@ class Arrivals:
         """Rows that have arrived `at_s` seconds after the start."""
         self._extend(at_s)
         return math.floor(np.interp(max(0.0, at_s), np.arange(len(self._sums)) * STEP_S, self._sums) + 1e-6)
+
+    def wait_s(self, rows: int, at_s: float, most_s: float) -> float:
+        """How long after a moment there are more than so many rows, `most_s` at most.
+
+        >>> round(Arrivals(Steady(10)).wait_s(20, 2.03, 5), 3)
+        0.07
+        """
+        if self.by(at_s) > rows:
+            return 0.0
+        if self.by(at_s + most_s) <= rows:
+            return most_s
+        return min(most_s, max(0.0, float(self.times_s(rows, rows + 1)[0]) - at_s))
 
     def times_s(self, first: int, last: int) -> Numbers:
         """When the rows from `first` up to but not including `last` arrived."""
@@ -149,13 +161,18 @@ class LoadReader(DataSourceStreamReader):
         self._place = Path(options["place"])
         self._began_s = began_s(self._place)
         self._arrivals = Arrivals(pickle.loads(base64.b64decode(options["load"])))
+        self._asked = False
+        """Whether Spark has asked for an offset: a start waits for the first answer."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"rows": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        arrived = self._arrivals.by(time.time() - self._began_s)
-        most = levers.read(self._place).read_limit
+        now = levers.read(self._place)
+        if self._asked:
+            time.sleep(self._arrivals.wait_s(start["rows"], time.time() - self._began_s, now.wait_s))
+        self._asked = True
+        arrived, most = self._arrivals.by(time.time() - self._began_s), now.read_limit
         return {"rows": max(start["rows"], arrived if most is None else min(arrived, start["rows"] + most))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:

@@ -26,8 +26,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from headgate import files
 from headgate.core.quantities import choice
 from headgate.errors import GraphError
-from headgate.spark import levers
-from headgate.spark.connections import URL, Patience, asking, check_url, connect, failure, shown
+from headgate.spark.connections.failing import failure
+from headgate.spark.connections.patience import Patience
+from headgate.spark.connections.redis import URL, asking, check_url, connect, shown
+from headgate.spark.sources import levers
 from headgate.spark.sources.declared import declared_columns, remembered
 from headgate.spark.sources.redis_entries import (
     Entries,
@@ -114,11 +116,11 @@ class RedisStreams:
         """What was lost so far, in a sentence; empty if nothing was."""
         late = late_losses(place)
         found = {
-            stream: _told(mark.lost + late.get(_folder(stream), 0), mark.gaps)
+            stream: _loss_sentence(mark.lost + late.get(_folder(stream), 0), mark.gaps)
             for stream, mark in marks_in(place).items()
         }
-        told = [f'stream "{stream}": {what}' for stream, what in found.items() if what]
-        return f"Redis at {shown(self.url)}: {'; '.join(told)}" if told else ""
+        sentences = [f'stream "{stream}": {what}' for stream, what in found.items() if what]
+        return f"Redis at {shown(self.url)}: {'; '.join(sentences)}" if sentences else ""
 
     def _remember_beginning(self, place: Path) -> None:
         """Streams that the job has not read yet begin with what is there now."""
@@ -166,7 +168,7 @@ def marks_in(place: Path, file: str = PLANNED) -> dict[str, StreamPosition]:
 
 
 def remember(place: Path, marks: Mapping[str, StreamPosition], file: str = PLANNED) -> None:
-    """What was planned is for whoever asks what has arrived and what was lost: epochs go by the offsets that Spark keeps."""
+    """Store the planned offsets, for the counts of arrived and lost rows only: epochs use the offsets that Spark keeps."""
     files.replace(place / file, msgspec.json.encode(marks), durable=False)
 
 
@@ -201,7 +203,7 @@ def _added_since(mark: StreamPosition, state: StreamState) -> int:
     return state.added - mark.added if state.added >= mark.added else state.added
 
 
-def _told(lost: int, gaps: int) -> str:
+def _loss_sentence(lost: int, gaps: int) -> str:
     parts = []
     if lost:
         parts.append(f"{lost:,} {'entry was' if lost == 1 else 'entries were'} removed unread")
@@ -264,6 +266,8 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self.horizon: dict[str, StreamState] = {}
         """Where `availableNow` ends."""
+        self.asked = False
+        """Whether Spark has asked for an offset."""
         self.seen: dict[str, StreamState] = {}
         """Each stream as it was when it was last looked at."""
 
@@ -280,7 +284,9 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As far as the levers allow; they and not `limit` say how much an epoch reads."""
         before = {stream: self._mark(start, stream) for stream in self.streams}
         with asking(self.url, self.operator):
-            ends = before | {new.stream: new.end for new in self._within_limit(self._news(before))}
+            news = self._news(before) or (self._news(before) if self._await_entry(before) else [])
+            ends = before | {new.stream: new.end for new in self._within_limit(news)}
+        self.asked = True
         if ends == before:
             return start
         remember(self.place, marks_in(self.place) | ends)
@@ -311,8 +317,8 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return msgspec.convert(offset[stream], StreamPosition)
             except msgspec.ValidationError:
-                told = f'the checkpoint has the offset {offset[stream]!r} of stream "{stream}", which an earlier version wrote'
-                raise failure(f"{told}; remove the job and submit it again", self.operator) from None
+                sentences = f'the checkpoint has the offset {offset[stream]!r} of stream "{stream}", which an earlier version wrote'
+                raise failure(f"{sentences}; remove the job and submit it again", self.operator) from None
         return marks_in(self.place, BEGUN).get(stream, StreamPosition())
 
     def _offset(self, marks: Mapping[str, StreamPosition]) -> Offset:
@@ -325,11 +331,19 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.seen = states
         return [new for new in found if new.end != before[new.stream]]
 
+    def _await_entry(self, marks: Mapping[str, StreamPosition]) -> bool:
+        """Wait for an entry after these marks, but not at the first question, which a start waits for; whether there is one."""
+        now = levers.read(self.place)
+        block_ms = round(1000 * min(now.wait_s, now.patience.answer_s / 2))
+        if not self.asked or not block_ms:
+            return False
+        return bool(self._client().xread({stream: mark.id for stream, mark in marks.items()}, count=1, block=block_ms))
+
     def _new(self, stream: str, mark: StreamPosition, state: StreamState) -> UnreadStream:
         begin = present(self._client(), stream, mark, state, self.seen.get(stream, StreamState()))
         lost, gaps = begin.lost - mark.lost, begin.gaps - mark.gaps
         if (lost or gaps) and not self.skips:
-            raise self._loss(stream, _told(lost, gaps))
+            raise self._loss(stream, _loss_sentence(lost, gaps))
         horizon = self.horizon.get(stream, state)
         if gaps or order(horizon.last) > order(state.last) or horizon.added < begin.added:
             horizon = state
@@ -365,7 +379,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Entries of a range may be gone since it was planned."""
         lost = 0 if part.rows is None else part.rows - rows
         if lost and not self.skips:
-            raise self._loss(part.stream, _told(lost, 0) if lost > 0 else _told(0, 1))
+            raise self._loss(part.stream, _loss_sentence(lost, 0) if lost > 0 else _loss_sentence(0, 1))
         if lost > 0:
             remember_late_loss(self.place, part, lost, noticed_by)
 

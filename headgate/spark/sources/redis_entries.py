@@ -60,7 +60,7 @@ class StreamState:
     first: str | None = None
     """The oldest entry that is still there; None if there is none."""
     deleted: str = FIRST
-    """The highest id that was deleted by itself, not by trimming."""
+    """The highest id that was deleted individually, not by trimming."""
 
 
 def look(client: Redis, streams: Sequence[str]) -> dict[str, StreamState]:

@@ -1,7 +1,7 @@
 """Slices to lanes, and lanes to hosts: which lane processes which slices in an epoch (ChronoStream, III-D and III-F), and where it runs.
 
-The table changes freely between two epochs: another number of lanes is another grouping of the same slices. Whoever assigns slices
-does it here, be it the engine that has to give every slice a lane on its host, or the health pipeline that answers skew.
+The routing table may change between two epochs: another number of lanes is another grouping of the same slices. Both the engine, which
+gives every slice a lane on its host, and the health pipeline, which answers skew, assign slices with this module.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headgate.core.model import spread_evenly
 Places = tuple[int, ...]
 """The lane of each slice."""
 EVEN_ENOUGH = 1.1
-"""Slices spread by number do if the busiest lane has no more than this many times the mean."""
+"""Slices are spread by number unless the busiest lane then has more than this many times the mean load."""
 LEAST_GAIN = 0.01
-"""A change that brings two lanes less than this share closer is not worth it."""
+"""A change must bring two lanes closer by at least this share."""
 
 
 def slice_count(most_cores: int, settings: StateSettings) -> int:
-    """Slices of an operator that may one day use so many cores.
+    """The number of slices of an operator that may use this many cores.
 
     >>> slice_count(16, StateSettings())
     64
@@ -33,7 +33,7 @@ def slice_count(most_cores: int, settings: StateSettings) -> int:
 
 
 def lane_loads(loads: Sequence[float], places: Places, lanes: int) -> list[float]:
-    """What each lane has to do.
+    """The load of each lane.
 
     >>> lane_loads((1.0, 2.0, 4.0), (0, 1, 0), 2)
     [5.0, 2.0]
@@ -45,7 +45,7 @@ def lane_loads(loads: Sequence[float], places: Places, lanes: int) -> list[float
 
 
 def imbalance(values: Sequence[float]) -> float:
-    """The largest value over the mean; 1 where there is nothing.
+    """The largest value over the mean; 1 without values.
 
     >>> imbalance((1.0, 1.0, 4.0))
     2.0
@@ -59,17 +59,17 @@ def best_places(loads: Sequence[float], lanes: int) -> Places:
     even = spread_evenly(len(loads), lanes)
     if imbalance(lane_loads(loads, even, lanes)) <= EVEN_ENOUGH:
         return even
-    return rebalanced(loads, even, lanes)
+    return rebalance(loads, even, lanes)
 
 
-def rebalanced(
+def rebalance(
     loads: Sequence[float], places: Places, lanes: int, allowed: Sequence[Sequence[int]] | None = None
 ) -> Places:
-    """The same slices, some of them moved so that the busiest lane has less to do; as few as it takes.
+    """The lane of each slice after as few moves as needed to relieve the busiest lane.
 
-    `allowed` are the lanes that each slice may have; where slices are tied to lanes, one that cannot give any is passed over.
+    `allowed` are the lanes that each slice may have.
 
-    >>> rebalanced((5.0, 5.0, 1.0, 1.0), (0, 0, 1, 1), 2)
+    >>> rebalance((5.0, 5.0, 1.0, 1.0), (0, 0, 1, 1), 2)
     (1, 0, 0, 1)
     """
     anywhere = tuple(range(lanes))
@@ -150,9 +150,9 @@ class _Board:
 
 
 def in_turn(hosts: Collection[str], avoided: Collection[str] = (), first: int = 0) -> tuple[str, ...]:
-    """The hosts that lanes go round: without those to be avoided as long as there are others.
+    """The hosts in the order in which they get lanes; without avoided hosts as long as there are others.
 
-    `first` says with which host to begin, so that the only lanes of many jobs do not all meet on one.
+    `first` is the index of the first host, so that the single lanes of many jobs do not all run on one host.
 
     >>> in_turn(["a", "b", "c"], avoided=["c"], first=1)
     ('b', 'a')
@@ -164,9 +164,9 @@ def in_turn(hosts: Collection[str], avoided: Collection[str] = (), first: int = 
 def lane_hosts(
     lanes: int, cores: Mapping[str, float], turn: Sequence[str], needed: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The host of each lane: by the cores of the hosts whose turn it is, and one at least on each that is needed besides.
+    """The host of each lane: by the cores of the hosts in `turn`, and at least one lane on each needed host.
 
-    That may make more lanes. A lane more leaves those before it where they are.
+    There may be more lanes than asked for. One more lane leaves the lanes before it where they are.
 
     >>> lane_hosts(3, {"a": 2, "b": 1}, ["a", "b"])
     ('a', 'b', 'a')
@@ -187,34 +187,34 @@ def lane_hosts(
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Which lane has each slice, and on which host each lane is."""
+    """The lane of each slice, and the host of each lane."""
 
     lane_of: Places
     host_of: tuple[str, ...]
 
     def loads(self, weights: Sequence[float]) -> list[float]:
-        """What each lane has to do."""
+        """The load of each lane."""
         return lane_loads(weights, self.lane_of, len(self.host_of))
 
 
-def routed(
+def route_slices(
     weights: Sequence[float],
     homes: Sequence[str],
     lane_hosts: Sequence[str],
     settings: StateSettings,
     before: Routing | None = None,
 ) -> Routing:
-    """Slices to lanes: on the host that has them, even by load, and with few changes against what was before.
+    """Assign slices to lanes on their hosts, evenly by load, with few changes against the routing before.
 
-    `weights` is the load of each slice as measured (all 1 if nothing is known), `homes` the host of each slice, `lane_hosts` that of
-    each lane. A slice whose host has no lane goes to the least busy one.
+    `weights` is the measured load of each slice (all 1 if nothing is known), `homes` the host of each slice, `lane_hosts` the host of
+    each lane. A slice whose host has no lane goes to the least busy lane.
 
-    >>> routed([9, 1, 1, 1], ["a"] * 4, ["a", "a"], StateSettings()).lane_of
+    >>> route_slices([9, 1, 1, 1], ["a"] * 4, ["a", "a"], StateSettings()).lane_of
     (0, 1, 1, 1)
     """
     now = at_home(weights, homes, lane_hosts, before)
     choices = [_lanes_for(home, lane_hosts) for home in homes]
-    even = Routing(rebalanced(weights, now.lane_of, len(lane_hosts), choices), now.host_of)
+    even = Routing(rebalance(weights, now.lane_of, len(lane_hosts), choices), now.host_of)
     worth = max(even.loads(weights)) < max(now.loads(weights)) * (1 - settings.hot_share)
     return even if worth else now
 
@@ -222,7 +222,7 @@ def routed(
 def at_home(
     weights: Sequence[float], homes: Sequence[str], lane_hosts: Sequence[str], before: Routing | None = None
 ) -> Routing:
-    """The same, but every slice that may stay in its lane does so, however uneven that is."""
+    """Assign slices to lanes on their hosts; every slice stays in its lane if it may, however uneven the loads are."""
     if not lane_hosts:
         raise ValueError("an operator needs at least one lane")
     choices = [_lanes_for(home, lane_hosts) for home in homes]

@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import islice
 
 from headgate.config import StateSettings
+from headgate.state.placement.backups import chained_backups
 
 
 class MigrationPhase(Enum):
@@ -67,30 +68,17 @@ class Placement:
         """Slices dealt out in turn: to the hosts of the lanes, or else to all.
 
         >>> [place.backups for place in Placement.first(3, ["a", "b", "c"], 1).places]
-        [('c',), ('a',), ('b',)]
+        [('b',), ('c',), ('a',)]
         """
         names = tuple(sorted(hosts))
         homes = lane_hosts or names
-        placement = Placement(names, tuple(SliceCopies(homes[slice_ % len(homes)]) for slice_ in range(slices)), factor)
-        return replace(
-            placement,
-            places=tuple(
-                replace(place, backups=backup_hosts(placement, slice_)) for slice_, place in enumerate(placement.places)
-            ),
+        return _with_backups(
+            Placement(names, tuple(SliceCopies(homes[slice_ % len(homes)]) for slice_ in range(slices)), factor)
         )
 
     def homes(self) -> tuple[str, ...]:
         """The host of each slice's active copy."""
         return tuple(place.active for place in self.places)
-
-
-def backup_hosts(placement: Placement, slice_: int) -> tuple[str, ...]:
-    """Chained backup (III-B): the l-th backup of slice m is on peer (m + l) mod N of the host that has it."""
-    active = placement.places[slice_].active
-    peers = [host for host in placement.hosts if host != active and host not in placement.leaving]
-    if not peers:
-        return ()
-    return tuple(peers[(slice_ + nth) % len(peers)] for nth in range(1, min(placement.factor, len(peers)) + 1))
 
 
 # -- events --------------------------------------------------------------------------------------------------------------
@@ -179,7 +167,7 @@ def _evacuated(placement: Placement) -> Placement:
     """Slices on leaving hosts migrate to where they go best."""
     for slice_, place in enumerate(placement.places):
         if place.active in placement.leaving and place.migration is None:
-            placement = _asked(placement, MoveAsked(slice_, _successor(placement, slice_)))
+            placement = _ask_for_move(placement, MoveAsked(slice_, _successor(placement, slice_)))
     return placement
 
 
@@ -198,11 +186,13 @@ def _lost(placement: Placement, event: HostLost) -> Placement:
 def _without_host(placement: Placement, slice_: int, host: str) -> Placement:
     place = _forgotten_migration(placement.places[slice_], host)
     place = replace(place, ready=place.ready - {host}, backups=tuple(b for b in place.backups if b != host))
-    placement = _put(placement, slice_, place)
+    placement = _set_copies(placement, slice_, place)
     if place.active != host:
         return placement
     successor = _successor(placement, slice_)
-    return _put(placement, slice_, replace(place, active=successor, migration=None, ready=place.ready - {successor}))
+    return _set_copies(
+        placement, slice_, replace(place, active=successor, migration=None, ready=place.ready - {successor})
+    )
 
 
 def _forgotten_migration(place: SliceCopies, host: str) -> SliceCopies:
@@ -228,12 +218,12 @@ def _future_home(place: SliceCopies) -> str:
     return place.active if place.migration is None else place.migration.destination
 
 
-def _asked(placement: Placement, event: MoveAsked) -> Placement:
+def _ask_for_move(placement: Placement, event: MoveAsked) -> Placement:
     place = placement.places[event.slice]
     takes = event.destination in placement.hosts and event.destination not in placement.leaving
     if not takes or event.destination == place.active or place.migration is not None:
         return placement
-    return _put(placement, event.slice, replace(place, migration=Migration(place.active, event.destination)))
+    return _set_copies(placement, event.slice, replace(place, migration=Migration(place.active, event.destination)))
 
 
 _NEXT = {
@@ -249,12 +239,12 @@ def end_of_phase(slice_: int, migration: Migration) -> Done:
     return Done(Act(migration.phase.value), slice_, host)
 
 
-def _done(placement: Placement, event: Done) -> Placement:
+def _finish_move(placement: Placement, event: Done) -> Placement:
     place = placement.places[event.slice]
     if event.act is Act.BACK_UP and event.host in place.backups:
-        return _put(placement, event.slice, replace(place, ready=place.ready | {event.host}))
+        return _set_copies(placement, event.slice, replace(place, ready=place.ready | {event.host}))
     if place.migration is not None and event == end_of_phase(event.slice, place.migration):
-        return _put(placement, event.slice, _advanced(place, place.migration))
+        return _set_copies(placement, event.slice, _advanced(place, place.migration))
     return placement
 
 
@@ -271,19 +261,27 @@ def _advanced(place: SliceCopies, migration: Migration) -> SliceCopies:
 
 
 def _with_backups(placement: Placement) -> Placement:
-    """Backups as the chain wants them."""
-    places: list[SliceCopies] = []
-    for slice_, place in enumerate(placement.places):
-        wanted = backup_hosts(placement, slice_)
-        places.append(replace(place, backups=wanted, ready=place.ready & set(wanted)))
+    """Backups as the chain wants them; a host that has a copy keeps it if it may."""
+    able = [host for host in placement.hosts if host not in placement.leaving]
+    wanted = chained_backups(
+        placement.homes(), [_copies_of(place) for place in placement.places], able, placement.factor
+    )
+    pairs = zip(placement.places, wanted, strict=True)
+    places = (replace(place, backups=backups, ready=place.ready & set(backups)) for place, backups in pairs)
     return replace(placement, places=tuple(places))
+
+
+def _copies_of(place: SliceCopies) -> list[str]:
+    """Hosts with a copy that is ready, then hosts that are getting one."""
+    known = dict.fromkeys((*place.backups, *sorted(place.ready)))
+    return sorted(known, key=lambda host: host not in place.ready)
 
 
 def _on_the_way(place: SliceCopies) -> tuple[str, ...]:
     return () if place.migration is None else (place.migration.source, place.migration.destination)
 
 
-def _put(placement: Placement, slice_: int, place: SliceCopies) -> Placement:
+def _set_copies(placement: Placement, slice_: int, place: SliceCopies) -> Placement:
     return replace(placement, places=(*placement.places[:slice_], place, *placement.places[slice_ + 1 :]))
 
 
@@ -295,8 +293,8 @@ _HANDLERS: Mapping[type, Callable[[Placement, Event], Placement]] = {
     HostJoined: _joined,  # type: ignore[dict-item]
     HostLeaves: _leaves,  # type: ignore[dict-item]
     HostLost: _lost,  # type: ignore[dict-item]
-    MoveAsked: _asked,  # type: ignore[dict-item]
-    Done: _done,  # type: ignore[dict-item]
+    MoveAsked: _ask_for_move,  # type: ignore[dict-item]
+    Done: _finish_move,  # type: ignore[dict-item]
 }
 
 

@@ -1,7 +1,7 @@
-"""What each host has to do for the copies of slices, and what it amounts to once it is done (ChronoStream, III-B and III-C).
+"""The copies of slices that each host should have, and the steps that are finished once it has them (ChronoStream, III-B and III-C).
 
-A placement says who should have what; a duty says it to one host, as a whole and not as a change. So it may be done twice, late, or
-not at all, and the next one makes up for it.
+The driver sends each host its full target state, not a diff. A host may reach a target twice, late or not at all: the next target makes
+up for it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ COMING = frozenset((MigrationPhase.PREPARE, MigrationPhase.REBUILD, MigrationPha
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
-    """What a host should have of one operator."""
+class HostTarget:
+    """The copies of one operator's slices that a host should have."""
 
     follow: tuple[int, ...] = ()
-    """Slices whose copy there follows the active one: backups, and those that are about to move there."""
+    """Slices whose copy on the host follows the active copy: backups, and slices that are about to move to the host."""
     keep: tuple[int, ...] = ()
-    """All slices that it has for a purpose; copies of others may go."""
+    """All slices that the host needs; the host may delete copies of other slices."""
 
 
-def duties(placement: Placement) -> dict[str, Duty]:
-    """By host, for every live one.
+def host_targets(placement: Placement) -> dict[str, HostTarget]:
+    """The target of each live host.
 
-    >>> duties(Placement.first(2, ["a", "b"], 1))
-    {'a': Duty(follow=(1,), keep=(0, 1)), 'b': Duty(follow=(0,), keep=(0, 1))}
+    >>> host_targets(Placement.first(2, ["a", "b"], 1))
+    {'a': HostTarget(follow=(1,), keep=(0, 1)), 'b': HostTarget(follow=(0,), keep=(0, 1))}
     """
     follow: dict[str, list[int]] = defaultdict(list)
     keep: dict[str, list[int]] = defaultdict(list)
@@ -39,7 +39,7 @@ def duties(placement: Placement) -> dict[str, Duty]:
             follow[host].append(slice_)
         for host in sorted(_holders(place)):
             keep[host].append(slice_)
-    return {host: Duty(tuple(follow[host]), tuple(keep[host])) for host in placement.hosts}
+    return {host: HostTarget(tuple(follow[host]), tuple(keep[host])) for host in placement.hosts}
 
 
 def _followers(place: SliceCopies) -> set[str]:
@@ -53,8 +53,8 @@ def _holders(place: SliceCopies) -> set[str]:
     return {place.active, *place.backups} | moving
 
 
-def waiting(placement: Placement) -> bool:
-    """Whether something waits for the hosts to do their duties: a copy that is not there yet."""
+def has_work(placement: Placement) -> bool:
+    """Whether a backup or the copy of a migration is still missing."""
     return any(
         place.ready != frozenset(place.backups)
         or (place.migration is not None and place.migration.phase in (MigrationPhase.PREPARE, MigrationPhase.REBUILD))
@@ -62,8 +62,8 @@ def waiting(placement: Placement) -> bool:
     )
 
 
-def achieved(placement: Placement, reached: Mapping[str, Mapping[int, int]], epoch: int) -> tuple[Done, ...]:
-    """What is done, if hosts were asked to bring copies to an epoch and came that far, by host and slice."""
+def finished_steps(placement: Placement, reached: Mapping[str, Mapping[int, int]], epoch: int) -> tuple[Done, ...]:
+    """The steps that are finished when hosts have brought their copies to these epochs, by host and slice; `epoch` was asked for."""
     found: list[Done] = []
     for slice_, place in enumerate(placement.places):
         good = {host for host, versions in reached.items() if versions.get(slice_, -1) >= epoch}
@@ -74,7 +74,7 @@ def achieved(placement: Placement, reached: Mapping[str, Mapping[int, int]], epo
 
 
 def _advances(slice_: int, host: str, reached: Mapping[str, object], good: set[str]) -> list[Done]:
-    """A host that has answered is prepared; one that has a good copy has rebuilt it."""
+    """A host that has answered is prepared; a host with a current copy has rebuilt the slice."""
     acts = [Act.PREPARE] if host in reached else []
     acts += [Act.REBUILD] if host in good else []
     return [Done(act, slice_, host) for act in acts]

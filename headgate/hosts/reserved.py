@@ -1,0 +1,137 @@
+"""VISP's provisioners on hosts whose slots lanes share: a lane reserves a slot in the books, although the engine runs it in any slot.
+
+The baselines decide about lanes and hosts by queues and durations, as in the simulator (hosts/provision.py), and know nothing of what an
+intent is worth. A row's expected duration is the latency intent of its job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from headgate.config import Settings
+from headgate.core.hosts import Host, OperatorKey, host_name
+from headgate.core.metrics import JobView, View, capacities
+from headgate.core.model import Action, ActionKind, Cause
+from headgate.core.sizing import Lanes, lane_limit, waiting
+from headgate.errors import EngineError
+from headgate.hosts import actions as host_actions
+from headgate.hosts.leases import LaneStep, LeasedCluster, LeaseHost, Need, ReleaseHost, Step, StopLane, apply_step
+from headgate.hosts.planners import HostsView, SharedSlots, Use
+from headgate.hosts.provision import PROVISIONERS, Demand, ProvisionerName, ProvisionState, ProvisionView, Terms
+from headgate.ports import Engine
+
+NO_EXPECTATION_S = float("inf")
+"""Expected duration of the rows of a job without a latency intent: no row takes too long."""
+
+
+class ReservedSlots:
+    """A planner that lets a provisioner of VISP decide about the lanes of all jobs, and about hosts."""
+
+    def __init__(self, name: ProvisionerName, terms: Terms, settings: Settings) -> None:
+        self.terms, self.settings = terms, settings
+        self.engine: Engine | None = None
+        """The engine whose lanes the provisioner changes; None while nothing runs yet."""
+        self._decide, self._cause = PROVISIONERS[name], Cause(f"the provisioner {name} reserves these slots")
+        self._bills = SharedSlots(terms, settings)
+        self._cluster = LeasedCluster({}, {})
+        self._view = View(0.0, {}, (), frozenset())
+        self._given: dict[str, Lanes] = {}
+        """Lanes that jobs were given since the last decision."""
+
+    def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
+        """Each job pays for the time that its lanes were busy on a host."""
+        self._bills.observe(view, hosts)
+
+    def take_use(self) -> Use:
+        """The use of hosts by jobs since the last call."""
+        return self._bills.take_use()
+
+    def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
+        """Lanes to start and stop, hosts to lease and to release; there is always one host."""
+        self._view, self._given = now.view, {}
+        cluster, unplaced = matched(self._cluster, now.view, now.hosts, self.terms)
+        demands = {key: one for job in now.view.jobs.values() for key, one in demands_of(job).items()}
+        seen = ProvisionView(now.view.at_s, cluster, demands, now.ledger, unplaced)
+        state, steps = self._decide(state, seen, self.terms)
+        if not any(isinstance(one, LeaseHost) for one in steps) and not cluster.usable():
+            steps = (LeaseHost(host_name(state.leases + 1), self.terms.kinds[0]), *steps)
+            state = dataclasses.replace(state, leases=state.leases + 1)
+        for one in steps:
+            cluster = apply_step(cluster, one, now.view.at_s)
+        self._cluster = cluster
+        return state, [self._with_cause(one, steps, now) for one in steps]
+
+    def _with_cause(self, step: Step, steps: Sequence[Step], now: HostsView) -> Action | LaneStep:
+        if isinstance(step, LeaseHost | ReleaseHost):
+            return host_actions.action_of(step, steps, now.hosts, now.view.at_s)
+        return step
+
+    def place(self, step: LaneStep) -> None:
+        """Give the job of the step the lanes that its slots are reserved for; the engine runs them in any slot."""
+        name = step.operator[0]
+        job = self._view.jobs.get(name)
+        if job is None or self.engine is None:
+            return
+        wanted = {
+            operator: max(1, min(self._cluster.lanes((name, operator)), lane_limit(job, operator, self.settings)))
+            for operator in job.allocation.lanes
+        }
+        if wanted == self._given.get(name, job.allocation.lanes):
+            return  # another step of the same decision did this
+        self._given[name] = wanted
+        allocation = job.allocation.with_lanes(wanted)
+        outcome = self.engine.apply(Action(ActionKind.RECONFIGURE, name, {name: allocation}, self._cause))
+        if not outcome.applied:
+            raise EngineError(f"lanes of {name} could not be changed: {outcome.detail}")
+
+
+def matched(
+    before: LeasedCluster, view: View, hosts: Mapping[str, Host], terms: Terms
+) -> tuple[LeasedCluster, dict[OperatorKey, int]]:
+    """The reserved slots brought to the lanes and hosts that there are, and lanes for which no slot is reserved."""
+    lanes = {(name, one): count for name, job in view.jobs.items() for one, count in job.allocation.lanes.items()}
+    needs = {key: need_of(view.jobs[key[0]], key[1], terms) for key in lanes}
+    cluster = LeasedCluster(dict(hosts), needs, {host: before.on(host) for host in hosts})
+    kept = {host: {key: count for key, count in cluster.on(host).items() if key in lanes} for host in hosts}
+    cluster = dataclasses.replace(cluster, placed=kept)
+    for key, count in lanes.items():
+        for _ in range(cluster.lanes(key) - count):
+            holding = max(
+                (host for host in hosts if cluster.on(host).get(key)), key=lambda host: cluster.room(host).cores
+            )
+            cluster = apply_step(cluster, StopLane(key, holding), view.at_s)
+    missing = {key: count - cluster.lanes(key) for key, count in lanes.items()}
+    return cluster, {key: count for key, count in missing.items() if count > 0}
+
+
+def need_of(job: JobView, operator: str, terms: Terms) -> Need:
+    """A slot, and its part of the memory; a lane of a source needs none, because its tasks end before those of other operators begin."""
+    kind = min(terms.kinds, key=lambda kind: kind.cores)
+    return Need(1.0, kind.memory_mb / kind.cores) if job.job.graph.operators[operator].inputs else Need(0.0, 0.0)
+
+
+def demands_of(job: JobView) -> Mapping[OperatorKey, Demand]:
+    """The operators with lanes as they were measured; rows that wait for an epoch count as queued at the busiest operator."""
+    operators, name = job.allocation.lanes, job.job.name
+    expected_s = job.job.intent.latency_s or NO_EXPECTATION_S
+    if job.span is None:
+        return {(name, one): Demand(expected_s, None, None) for one in operators}
+    queues = _queues(job, operators)
+    duration_s = job.recent_latency_s if job.recent_latency_s is not None else job.latency_s
+    return {
+        (name, one): Demand(expected_s, duration_s, queues[one], sum(job.span.busy_s(one)) / job.span.seconds)
+        for one in operators
+    }
+
+
+def _queues(job: JobView, operators: Iterable[str]) -> Mapping[str, float]:
+    assert job.span is not None
+    graph, reading = job.job.graph, job.span.last.reading
+    queues = Counter({one: waiting(graph, reading, one) for one in graph.operators})
+    if reading.epochs is not None:
+        busy = capacities(graph, job.span)
+        slowest = max(operators, key=lambda one: busy[one])
+        return {one: sum(queues.values()) if one == slowest else 0.0 for one in operators}
+    return {one: queues[one] for one in operators}

@@ -1,0 +1,115 @@
+"""Quotas: what the jobs of a tenant use together, and whether a job still fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from headgate.errors import QuotaError
+from headgate.server.board import StatusBoard
+from headgate.server.registry import Demand
+from headgate.server.state_sizes import StateSizes
+from headgate.server.status import LeasesStatus, Status, TenantStatus, Usage
+from headgate.server.tenants import Quota, Tenant, Tenants
+
+MB = 1_000_000
+REMEDIES = {
+    "jobs": "remove a job",
+    "lanes": "remove a job, or submit this one with fewer lanes",
+    "share": "give a job a smaller share",
+    "memory_mb": "remove a job, or submit this one with fewer lanes",
+    "state_mb": "remove a job, or give its operators a shorter retention",
+    "worth": "give a job less worth",
+}
+UNITS = {"jobs": "jobs", "lanes": "lanes", "share": "of share", "memory_mb": "MB of memory", "state_mb": "MB of state"}
+
+
+class Accounts:
+    """The books of all tenants, read from the board at any moment and on any thread."""
+
+    def __init__(self, tenants: Tenants, board: StatusBoard, sizes: StateSizes, lane_memory_mb: float) -> None:
+        self.tenants, self._board, self._sizes, self._lane_memory_mb = tenants, board, sizes, lane_memory_mb
+
+    def usage(self, tenant: str, without: str = "") -> Usage:
+        """What the jobs of a tenant take now, one of them left out."""
+        mine = [name for name, job in self._board.declared.now().items() if job.tenant == tenant and name != without]
+        return _sum(map(self._job, mine))
+
+    def _job(self, name: str) -> Usage:
+        declared, state = self._board.declared.now().get(name), self._board.states().get(name)
+        if declared is None:
+            return Usage()
+        lanes = self._lanes(name, declared.lanes)
+        size = self._sizes.of([name]).get(name, 0)
+        return Usage(1, lanes, state.share if state is not None else 1, self._memory(lanes), size / MB, declared.worth)
+
+    def _lanes(self, name: str, declared: int) -> int:
+        picture = self._board.picture()
+        view = picture.view.jobs.get(name) if picture is not None else None
+        return sum(view.allocation.lanes.values()) if view is not None else declared
+
+    def _memory(self, lanes: int) -> float:
+        return lanes * self._lane_memory_mb
+
+    def check(self, tenant: str, name: str, asked: Demand, granted: Demand | None = None) -> None:
+        """Refuse a job, or a change of one, that its tenant has no room for; it may have what it has, or was granted before."""
+        own = self._job(name)
+        has = own if granted is None else self._usage(granted, own.state_mb)
+        check_quota(self.tenants.get(tenant), self.usage(tenant, without=name), self._usage(asked, own.state_mb), has)
+
+    def _usage(self, demand: Demand, state_mb: float) -> Usage:
+        return Usage(1, demand.lanes, demand.share, self._memory(demand.lanes), state_mb, demand.worth)
+
+    def lane_limit(self, tenant: str) -> int | None:
+        """Lanes that the jobs of a tenant may have together, by its quotas of lanes and of memory."""
+        quota = self.tenants.get(tenant).quota
+        by_memory = None if quota.memory_mb is None else int(quota.memory_mb // self._lane_memory_mb)
+        limits = [one for one in (quota.lanes, by_memory) if one is not None]
+        return min(limits, default=None)
+
+    def statuses(self, status: Status) -> dict[str, TenantStatus]:
+        """Every tenant that is known or has a job."""
+        names = dict.fromkeys([*self.tenants.all(), *(job.tenant for job in status.jobs.values())])
+        return {name: self._status(name, status) for name in names}
+
+    def _status(self, name: str, status: Status) -> TenantStatus:
+        tenant = self.tenants.get(name)
+        jobs = {job: one for job, one in status.jobs.items() if one.tenant == name}
+        judged = [one for one in jobs.values() if one.utility is not None]
+        utility, worth = sum(one.utility or 0.0 for one in judged), sum(one.worth for one in judged)
+        return TenantStatus(
+            usage=self.usage(name),
+            quota=tenant.quota,
+            weight=tenant.weight,
+            utility=utility,
+            satisfaction=utility / worth if worth else None,
+            cost=_cost(status.leases, jobs),
+            jobs_met=sum(one.met is True for one in jobs.values()),
+        )
+
+
+def check_quota(tenant: Tenant, before: Usage, wanted: Usage, own: Usage) -> None:
+    """Refuse what is above a limit; a job may keep, or lower, what it has above one."""
+    for limit in dataclasses.fields(Quota):
+        most = getattr(tenant.quota, limit.name)
+        used, more, has = (getattr(one, limit.name) for one in (before, wanted, own))
+        if most is not None and used + more > most and (more > has or own.jobs == 0):
+            raise QuotaError(_sentence(tenant.name, limit.name, most, used, more))
+
+
+def _sentence(tenant: str, what: str, most: float, used: float, more: float) -> str:
+    unit = UNITS.get(what, "points of worth")
+    return (
+        f'tenant "{tenant}" may have {most:g} {unit}: {used:g} are used and this needs {more:g};'
+        f" {REMEDIES[what]}, or ask the operator of the service for a higher quota"
+    )
+
+
+def _sum(parts: Iterable[Usage]) -> Usage:
+    found = list(parts)
+    return Usage(*(sum(getattr(one, limit.name) for one in found) for limit in dataclasses.fields(Usage)))
+
+
+def _cost(leases: LeasesStatus | None, jobs: Mapping[str, object]) -> float:
+    by_job = leases.bill.cost_by_job if leases is not None else {}
+    return sum(cost for job, cost in by_job.items() if job in jobs)

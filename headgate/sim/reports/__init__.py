@@ -1,0 +1,1 @@
+"""Results of simulations: tables, bars that must hold, and plots."""

@@ -1,0 +1,1 @@
+"""Connections to outside systems, shared by sources and sinks: time limits, secrets, and errors in one sentence."""

@@ -1,0 +1,60 @@
+"""Secrets that a job file names and does not contain: `env:NAME` is an environment variable, `file:PATH` is the content of a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from headgate.errors import EngineError, GraphError
+
+ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
+SECRET = re.compile(
+    r"secret|password|token|credential|account.?key|sas.?key|\.key\.pem$|oauthbearer\.config$", re.IGNORECASE
+)
+"""Names of options whose values do not belong in a job file."""
+
+
+def check_options(values: Mapping[str, str], what: str) -> None:
+    """Refuse secrets in the job file: Spark and every reader of the file would see them."""
+    for name, value in values.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise GraphError(f"option {name!r} of {what} is not a text; quote it")
+        if SECRET.search(name) and not value.startswith((ENVIRONMENT, FILE)):
+            raise GraphError(
+                f'option "{name}" of {what} is a secret; write "env:NAME" or "file:PATH", where its value is'
+            )
+
+
+def revealed(value: str, what: str) -> str:
+    """The value itself, or what it refers to; looked up in the service, whose lanes get the result.
+
+    >>> revealed("eu-central-1", "the region"), revealed("file:///lake", "an address, which is no secret")
+    ('eu-central-1', 'file:///lake')
+    """
+    if value.startswith(ENVIRONMENT):
+        return _variable(value.removeprefix(ENVIRONMENT), what)
+    if value.startswith(FILE) and not value.startswith(ADDRESS):
+        return _content(value.removeprefix(FILE), what)
+    return value
+
+
+def all_revealed(values: Mapping[str, str], what: str) -> dict[str, str]:
+    """The same for the values of options."""
+    return {name: revealed(value, f'option "{name}" of {what}') for name, value in values.items()}
+
+
+def _variable(name: str, what: str) -> str:
+    if name not in os.environ:
+        raise EngineError(
+            f'{what} is read from the environment variable "{name}", which is not set; set it where the service starts'
+        )
+    return os.environ[name]
+
+
+def _content(path: str, what: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EngineError(f'{what} is read from the file "{path}", which cannot be read: {error}') from None

@@ -1,0 +1,80 @@
+"""Which jobs may start now: as many at a time as the machine can take, the most valuable first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from headgate.config import SparkSettings
+from headgate.errors import NoRoomError
+
+MB = 2**20
+
+
+def free_memory_mb() -> float:
+    """Memory of this machine that a new process could have."""
+    return float(psutil.virtual_memory().available / MB)
+
+
+def starts_at_once(settings: SparkSettings, last_took_s: float) -> int:
+    """Starts that run side by side: one if the last start was slow, because Spark gives up on a start that is too slow.
+
+    >>> settings = SparkSettings(starts_at_once=2, slow_start_s=4.0)
+    >>> starts_at_once(settings, 1.0), starts_at_once(settings, 5.0)
+    (2, 1)
+    """
+    return 1 if last_took_s > settings.slow_start_s else settings.starts_at_once
+
+
+class Admission:
+    """Turns of jobs that want to start. Any thread may wait for a turn."""
+
+    def __init__(self, settings: SparkSettings, free_mb: Callable[[], float] = free_memory_mb) -> None:
+        self._settings, self._free_mb = settings, free_mb
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        """Owner of the three below."""
+        self._waiting: list[tuple[float, int]] = []
+        """A heap of those that wait: the greatest worth first, then who came first."""
+        self._starting = 0
+        self._last_took_s = 0.0
+
+    @contextmanager
+    def turn(self, worth: float) -> Iterator[None]:
+        """Wait until a job of this worth may start, and hold its place while it does; raises if memory is short."""
+        self._wait((-worth, next(self._numbers)))
+        try:
+            self._check_memory()
+            begun_s = time.monotonic()
+            yield
+            self._last_took_s = (
+                time.monotonic() - begun_s
+            )  # of a start that failed, the time says nothing about the machine
+        finally:
+            with self._changed:
+                self._starting -= 1
+                self._changed.notify_all()
+
+    def _wait(self, place: tuple[float, int]) -> None:
+        with self._changed:
+            heapq.heappush(self._waiting, place)
+            self._changed.wait_for(lambda: self._is_next(place))
+            heapq.heappop(self._waiting)
+            self._starting += 1
+            self._changed.notify_all()
+
+    def _is_next(self, place: tuple[float, int]) -> bool:
+        return self._waiting[0] == place and self._starting < starts_at_once(self._settings, self._last_took_s)
+
+    def _check_memory(self) -> None:
+        least, free = self._settings.start_free_mb, self._free_mb()
+        if free < least:
+            raise NoRoomError(
+                f"{free:,.0f} MB of memory are free, and a job starts only with {least:,.0f} MB (start_free_mb)"
+            )

@@ -1,0 +1,62 @@
+"""The routing table of a keyed operator in Spark: it brings each row to the lane of its slice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headgate.spark.epochs.labels import labels
+from headgate.spark.epochs.places import Places
+from headgate.spark.keyed.lanes import LABEL
+from headgate.state.aggregate import SLICE
+from headgate.state.placement.routing import Routing
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class RoutingTable:
+    """A routing table in Spark: one row per lane, in the partition of its lane."""
+
+    routing: Routing
+    marks: DataFrame
+    """The mark of each lane, and its label."""
+    rows: DataFrame
+    """The same, with the columns of the operator's input, all null."""
+    columns: tuple[Any, ...]
+    """The same columns of an input row, with its slice and its label."""
+
+    @staticmethod
+    def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame) -> RoutingTable:
+        from pyspark.sql import functions as F
+
+        names = labels(len(routing.host_of))
+        own = rows.schema.fields
+        empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
+        slice_ = F.pmod(F.xxhash64(*map(column_of, key)), F.lit(slices)).cast("int")
+        # An array literal is data to the code that Spark generates: another table compiles no new code.
+        label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
+        columns = (*(column_of(one.name) for one in own), slice_.alias(SLICE), label.alias(LABEL))
+        return RoutingTable(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
+
+    def beside(self, rows: DataFrame) -> DataFrame:
+        """The rows of each lane after its mark: both have the same partitioning, so partitions are joined end to end."""
+        return self.rows.union(rows)
+
+
+def marks_of(spark: SparkSession, routing: Routing, places: Places | None) -> DataFrame:
+    """On the hosts of the lanes; where there is but one, cached."""
+    schema, lanes = f"{LABEL} int, {SLICE} int", len(routing.host_of)
+    each = [(label, -1 - lane) for lane, label in enumerate(labels(lanes))]
+    if places is not None:
+        return places.marks(spark, schema, each, routing.host_of)
+    return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
+
+
+def column_of(name: str) -> Column:
+    """A column by its name, whatever is in the name."""
+    from pyspark.sql import functions as F
+
+    return F.col(f"`{name}`")

@@ -1,0 +1,112 @@
+"""Rows that have arrived at the sources of jobs. Sources are asked in parallel: a source that does not answer delays no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+
+from headgate.core.quantities import show_seconds
+from headgate.errors import EngineError
+from headgate.spark.jobs.context import JobContext
+
+ASKED_AT_ONCE = 16
+"""Sources that are asked side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAnswer:
+    """The last answer of a source, and when it came, in monotonic time."""
+
+    rows: float
+    at_s: float
+
+
+class Inflow:
+    """The arrivals of one source. Owner: its lock; at most one question to a source is under way."""
+
+    def __init__(self, ask: Callable[[], float | None]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._answer: SourceAnswer | None = None
+        self._asking: Future[None] | None = None
+
+    def ask(self, askers: ThreadPoolExecutor) -> Future[None]:
+        """Ask the source, unless the last question is still without an answer."""
+        with self._lock:
+            if self._asking is None or self._asking.done():
+                self._asking = askers.submit(self._update)
+            return self._asking
+
+    def answer(self) -> SourceAnswer | None:
+        """The last answer; None if the source never gave one."""
+        with self._lock:
+            return self._answer
+
+    def _update(self) -> None:
+        try:
+            rows = self._ask()
+        except Exception:  # a source of the user's may raise anything: what it does not tell is not known
+            rows = None
+        if rows is not None:
+            with self._lock:
+                self._answer = SourceAnswer(rows, time.monotonic())
+
+
+def ask_all(inflows: Iterable[Inflow], askers: ThreadPoolExecutor, within_s: float) -> None:
+    """Ask all of these sources, and wait so long for their answers; what comes later is there the next time."""
+    wait([inflow.ask(askers) for inflow in inflows], timeout=within_s)
+
+
+class Inflows:
+    """The arrivals at all sources of one job. Owner: each source's lock."""
+
+    def __init__(self, context: JobContext, infer: Callable[[str], float | None]) -> None:
+        """`infer` returns what Spark's report of the last epoch says of a source that does not count arrivals itself."""
+        self._context = context
+        self._infer = infer
+        self._inferred: set[str] = set()
+        """Sources that do not count arrivals themselves."""
+        self._closed = False
+        self._by_source = {name: Inflow(partial(self._count, name)) for name in context.graph.sources}
+
+    def all(self) -> Iterable[Inflow]:
+        return self._by_source.values()
+
+    def ask(self, sources: Iterable[str]) -> dict[str, float]:
+        """Ask these sources, and return the last answer of each source that ever gave one."""
+        asked = {name: self._by_source[name] for name in sources}
+        ask_all(asked.values(), self._context.shared.askers, self._context.settings.ask_s)
+        return {name: answer.rows for name, one in asked.items() if (answer := one.answer()) is not None}
+
+    def arrived(self) -> dict[str, float | None]:
+        """The last answer of each source; None if a source does not report its rows."""
+        return {name: self._arrived(name) for name in self._by_source}
+
+    def close(self) -> None:
+        """The job is removed: a question to its sources would create its directory again."""
+        self._closed = True
+
+    def _count(self, source: str) -> float | None:
+        if self._closed:
+            return None
+        rows = self._context.source(source).arrived(self._context.place_of(source))
+        if rows is not None:
+            return rows
+        self._inferred.add(source)
+        return self._infer(source)
+
+    def _arrived(self, source: str) -> float | None:
+        """A source that used to count arrivals and has stopped is an error."""
+        answer = self._by_source[source].answer()
+        if answer is None:
+            return None
+        age_s = time.monotonic() - answer.at_s
+        if age_s <= self._context.settings.source_stale_s:
+            return answer.rows
+        if source in self._inferred:
+            return None
+        raise EngineError(f'source "{source}" has not said for {show_seconds(age_s, 2)} how many rows arrived')

@@ -1,0 +1,329 @@
+"""What Spark calls to read Kafka: plans epochs in the driver, reads ranges of offsets in the lanes, and counts offsets without a row."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from headgate import files
+from headgate.spark.connections.failing import failure
+from headgate.spark.connections.kafka import Options, address, asking_kafka, consumer
+from headgate.spark.connections.patience import KafkaPatience
+from headgate.spark.sources import levers
+from headgate.spark.sources.declared import remembered
+from headgate.spark.sources.decoding import Decoding, Format
+from headgate.spark.sources.kafka_offsets import (
+    Bounds,
+    LaneOffsets,
+    OffsetRange,
+    Partition,
+    PartitionPosition,
+    UnreadPartition,
+    present,
+    ranges_between,
+    share_out,
+    within_limit,
+)
+from headgate.spark.sources.kafka_reading import Reading, Topics, bounds_of, highest, lost_text, partitions_of
+from headgate.spark.sources.redis import SKIP
+
+BEGUN = "kafka-begun.json"
+"""Where the job began with each partition."""
+PLANNED = "kafka.json"
+"""How far each partition was planned."""
+MISSING = "missing"
+"""A folder with a file for each range in which a lane found fewer rows than offsets."""
+ARRIVED = "arrived"
+HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
+OWN = (
+    T.StructField("key", T.BinaryType()),
+    T.StructField("headers", HEADERS),
+    T.StructField("topic", T.StringType()),
+    T.StructField("partition", T.IntegerType()),
+    T.StructField("offset", T.LongType()),
+    T.StructField("timestamp", T.TimestampType()),
+    T.StructField(ARRIVED, T.TimestampType()),
+)
+"""Columns beside those of the value."""
+VALUE = T.StructField("value", T.BinaryType())
+
+
+# -- what is remembered
+
+
+def marks_in(place: Path, file: str = PLANNED) -> dict[Partition, PartitionPosition]:
+    """Marks by partition; none if there is no such file yet."""
+    found = remembered(place / file, PartitionPosition, file == PLANNED)
+    return {Partition.of(name): mark for name, mark in found.items()}
+
+
+def remember(place: Path, marks: Mapping[Partition, PartitionPosition], file: str = PLANNED) -> None:
+    """Store the planned offsets, for the counts of arrived and lost rows only: epochs use the offsets that Spark keeps."""
+    files.replace(place / file, msgspec.json.encode(_named(marks)), durable=file == BEGUN)
+
+
+def patience_in(place: Path) -> KafkaPatience:
+    """As the settings of the service say."""
+    return levers.read(place).patience.kafka
+
+
+def _named(marks: Mapping[Partition, PartitionPosition]) -> dict[str, Any]:
+    return {str(partition): msgspec.to_builtins(mark) for partition, mark in marks.items()}
+
+
+def loss_text(lost: int, gaps: int) -> str:
+    """What is gone from a partition, without its name."""
+    parts = [lost_text(lost)] if lost else []
+    if gaps:
+        parts.append("its topic was deleted and created again" + ("" if gaps == 1 else f", {gaps} times"))
+    return " and ".join(parts)
+
+
+def _missing_files(place: Path) -> Iterator[tuple[Path, OffsetRange]]:
+    for path in place.glob(f"{MISSING}/*/*/*@*"):
+        if not path.name.endswith(files.PART):
+            first, last = path.name.split("@")
+            yield path, OffsetRange(Partition(path.parent.parent.name, int(path.parent.name)), int(first), int(last))
+
+
+def uncounted(place: Path, marks: Mapping[Partition, PartitionPosition]) -> dict[Partition, tuple[int, int]]:
+    """Holes and losses that lanes found beyond what the marks count already."""
+    found: dict[Partition, tuple[int, int]] = {}
+    for path, part in _missing_files(place):
+        mark = marks.get(part.partition)
+        # One that a power cut left empty, or that is forgotten at this moment, counts for nothing.
+        with suppress(FileNotFoundError, ValueError):
+            if mark is not None and part.first >= mark.counted:
+                holes, lost = map(int, path.read_text().split())
+                before = found.get(part.partition, (0, 0))
+                found[part.partition] = before[0] + holes, before[1] + lost
+    return found
+
+
+# -- what Spark sees
+
+
+class KafkaDataSource(DataSource):
+    """What Spark makes its readers from."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headgate-kafka"
+
+    def streamReader(self, schema: T.StructType) -> KafkaReader:
+        return KafkaReader(self.options, schema)
+
+
+Offset = dict[str, Any]
+"""A mark for each partition, as Spark keeps it."""
+
+
+class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans epochs in the driver, and reads ranges in the lanes."""
+
+    def __init__(self, options: Mapping[str, str], schema: T.StructType) -> None:
+        self.kafka: Options = tuple((name, value) for name, value in json.loads(options["kafka"]))
+        self.topics = msgspec.json.decode(options["topics"], type=Topics)
+        self.decoding = msgspec.json.decode(options["decoding"], type=Decoding)
+        self.place = Path(options["place"])
+        self.operator = options["operator"]
+        self.skips = options["on_loss"] == SKIP
+        self.group = options["group"]
+        self.schema = schema
+        self.horizon: dict[Partition, int] = {}
+        """Where `availableNow` ends."""
+        self.seen: dict[Partition, int] = {}
+        """Where each partition ended when it was last looked at."""
+        self.committed: dict[Partition, PartitionPosition] = {}
+        """What was last committed for the group."""
+        self.partitions_known: list[Partition] = []
+        self.discovered_s: float | None = None
+
+    # -- in the driver
+
+    def initialOffset(self) -> Offset:
+        return _named(marks_in(self.place, BEGUN))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with asking_kafka(self.kafka, self.operator):
+            self.horizon = highest(self.kafka, self._patience, self._discovered([]))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """As far as the levers allow; they and not `limit` say how much an epoch reads."""
+        before = self._marks(start)
+        self._commit_for_group(before)
+        with asking_kafka(self.kafka, self.operator):
+            news = self._news(before)
+        if not news:
+            return start
+        counted = self._with_missing(before)
+        ends = {new.partition: new.end for new in within_limit(news, levers.read(self.place).read_limit)}
+        ends = before | {one: _counting(before[one], end, counted[one]) for one, end in ends.items()}
+        remember(self.place, ends)
+        return _named(ends)
+
+    def reportLatestOffset(self) -> Offset | None:
+        return {str(one): {"offset": high} for one, high in self.seen.items()} or None
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Equal shares, one for each lane."""
+        ends = self._marks(end)
+        begins = {one: self._marks(start).get(one, PartitionPosition(ends[one].begin or 0)) for one in ends}
+        ranges = ranges_between(begins, ends)
+        self._forget_missing(ranges)
+        return share_out(ranges, levers.read(self.place).lanes)
+
+    def _commit_for_group(self, done: Mapping[Partition, PartitionPosition]) -> None:
+        """Every epoch before these marks is finished. The lag of a group is for people: a failure to commit does not end the job.
+
+        Spark's own `commit` comes with the next epoch that has rows: the lag of an idle job would never be zero.
+        """
+        if not self.group or done == self.committed:
+            return
+        from confluent_kafka import KafkaException, TopicPartition
+
+        offsets = [TopicPartition(one.topic, one.number, mark.offset) for one, mark in done.items()]
+        with suppress(KafkaException):
+            consumer(self.kafka, self._patience, self.group, os.getpid()).commit(offsets=offsets, asynchronous=True)
+            self.committed = dict(done)
+
+    @property
+    def _patience(self) -> KafkaPatience:
+        return patience_in(self.place)
+
+    def _marks(self, offset: Offset) -> dict[Partition, PartitionPosition]:
+        try:
+            return {Partition.of(name): msgspec.convert(mark, PartitionPosition) for name, mark in offset.items()}
+        except (msgspec.ValidationError, ValueError):
+            sentence = f"the checkpoint has the offset {offset!r}, which is not of a Kafka source"
+            raise failure(f"{sentence}; remove the job and submit it again", self.operator) from None
+
+    def _discovered(self, known: Iterable[Partition]) -> list[Partition]:
+        """Partitions that there are; asked for again every so often."""
+        now_s = time.monotonic()
+        if self.discovered_s is None or now_s - self.discovered_s >= self._patience.discovery_s:
+            self.partitions_known = partitions_of(self.kafka, self._patience, self.topics)
+            self.discovered_s = now_s
+        return sorted({*self.partitions_known, *known})
+
+    def _news(self, before: dict[Partition, PartitionPosition]) -> list[UnreadPartition]:
+        """Partitions with rows after these marks, or with some that are missing there. Adds those that are new to `before`."""
+        highs = highest(self.kafka, self._patience, self._discovered(before))
+        moved = {
+            one: high
+            for one, high in highs.items()
+            if one not in before or high != before[one].offset or high < self.seen.get(one, 0)
+        }
+        found = [self._new(one, before, bounds) for one, bounds in bounds_of(self.kafka, self._patience, moved).items()]
+        self.seen = highs
+        return [new for new in found if new.end != before[new.partition]]
+
+    def _new(self, one: Partition, before: dict[Partition, PartitionPosition], bounds: Bounds) -> UnreadPartition:
+        is_new = one not in before
+        mark = before.setdefault(one, PartitionPosition(bounds.low, counted=bounds.low))
+        begin = present(mark, bounds, self.seen.get(one, 0))
+        lost, gaps = begin.lost - mark.lost, begin.gaps - mark.gaps
+        if (lost or gaps) and not self.skips:
+            raise self._loss(one, loss_text(lost, gaps))
+        if is_new:  # no epoch before has it: the range says itself where it begins
+            begin = replace(begin, begin=begin.offset)
+        high = bounds.high if gaps else min(bounds.high, self.horizon.get(one, bounds.high))
+        if high <= begin.offset and not lost and not gaps:
+            return UnreadPartition(one, mark, mark)
+        return UnreadPartition.up_to(one, begin, high)
+
+    def _loss(self, one: Partition, what: str) -> Exception:
+        sentence = f'partition {one.number} of topic "{one.topic}" of Kafka at {address(self.kafka)}: {what}'
+        return failure(f'{sentence}; set on_loss="skip" to go on with what is left', self.operator)
+
+    # -- offsets without a row
+
+    def _with_missing(self, before: Mapping[Partition, PartitionPosition]) -> dict[Partition, PartitionPosition]:
+        """The marks with what lanes did not find before them; what earlier marks counted is deleted."""
+        found = dict(before)
+        for path, part in list(_missing_files(self.place)):
+            mark = before.get(part.partition)
+            if mark is None or part.last <= mark.counted:
+                path.unlink(missing_ok=True)
+            elif part.last <= mark.offset:
+                holes, lost = map(int, path.read_text().split())
+                mark = found[part.partition]
+                found[part.partition] = replace(mark, holes=mark.holes + holes + lost, lost=mark.lost + lost)
+        return {one: replace(mark, counted=mark.offset) for one, mark in found.items()}
+
+    def _forget_missing(self, ranges: Sequence[OffsetRange]) -> None:
+        """An epoch that is read again counts again."""
+        whole = {one.partition: one for one in ranges}
+        for path, part in list(_missing_files(self.place)):
+            one = whole.get(part.partition)
+            if one is not None and one.first <= part.first and part.last <= one.last:
+                path.unlink(missing_ok=True)
+
+    # -- in a lane
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LaneOffsets)
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        with asking_kafka(self.kafka, self.operator):
+            client = consumer(self.kafka, self._patience, self.group or f"headgate-{self.operator}", os.getpid())
+            reading = Reading(client, self.kafka, self._patience, self.operator, self._lost_in_lane)
+            for page in reading.pages(partition.ranges):
+                yield batch_of(page, schema, self.decoding)
+        for one in partition.ranges:
+            self._remember_missing(one, reading)
+
+    def _lost_in_lane(self, one: Partition, what: str) -> None:
+        if not self.skips:
+            raise self._loss(one, what)
+
+    def _remember_missing(self, one: OffsetRange, reading: Reading) -> None:
+        lost = reading.lost.get(one.partition, 0)
+        holes = one.rows - reading.rows.get(one.partition, 0) - lost
+        if holes or lost:
+            folder = self.place / MISSING / one.partition.topic / str(one.partition.number)
+            files.replace(folder / f"{one.first}@{one.last}", f"{holes} {lost}".encode(), durable=False)
+
+
+def _counting(before: PartitionPosition, end: PartitionPosition, counted: PartitionPosition) -> PartitionPosition:
+    """The end of an epoch, with what was not found before its begin."""
+    up_to = counted.counted if end.gaps == before.gaps else end.counted
+    return replace(end, holes=counted.holes, counted=up_to, lost=end.lost + counted.lost - before.lost)
+
+
+def batch_of(messages: Sequence[Any], schema: pa.Schema, decoding: Decoding) -> pa.RecordBatch:
+    """Messages as rows."""
+    times = pa.array([_micros(message) for message in messages], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    own = {
+        "key": lambda: pa.array([message.key() for message in messages], pa.binary()),
+        "headers": lambda: pa.array([message.headers() for message in messages], schema.field("headers").type),
+        "topic": lambda: pa.array([message.topic() for message in messages], pa.string()),
+        "partition": lambda: pa.array([message.partition() for message in messages], pa.int32()),
+        "offset": lambda: pa.array([message.offset() for message in messages], pa.int64()),
+        "timestamp": lambda: times,
+        ARRIVED: lambda: times,
+    }
+    values = [message.value() for message in messages]
+    if decoding.format is Format.RAW:
+        own["value"] = lambda: pa.array(values, pa.binary())
+    fields = [one for one in schema if one.name not in own]
+    decoded = dict(zip((one.name for one in fields), decoding.columns(values, fields), strict=True)) if fields else {}
+    arrays = [own[one.name]() if one.name in own else decoded[one.name] for one in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _micros(message: Any) -> int | None:
+    kind, millis = message.timestamp()
+    return millis * 1000 if kind else None

@@ -77,7 +77,7 @@ class Epochs:
         self.at: dict[str, Any] = self.reader.initialOffset()
 
     def levers(self, lanes: int = 1, read_limit: int | None = None) -> None:
-        patience = Patience(kafka=KafkaPatience(answer_s=20.0, discovery_s=0.0))
+        patience = Patience(kafka=KafkaPatience(answer_s=20.0, look_s=20.0, discovery_s=0.0))
         levers.write(self.place, Levers(lanes, read_limit, patience))
 
     def restarted(self) -> KafkaReader:

@@ -23,9 +23,7 @@ from headgate.core.metrics import JobView, capacities
 from headgate.core.model import HOST_KINDS, ActionKind, HostReading, OperatorReading
 from headgate.ports import JobPhase
 from headgate.server.board import STALE
-from headgate.server.removed import JOBS as JOBS_FOLDER
 from headgate.server.service import Service
-from headgate.server.state_sizes import StateSizes
 from headgate.server.status import JobStatus, LeasesStatus, Status, Tally
 
 PATH = "/metrics"
@@ -291,7 +289,6 @@ class Collector:
 
     def __init__(self, service: Service, settings: ServiceSettings) -> None:
         self._service, self._settings = service, settings
-        self._sizes = StateSizes(service.registry.path.parent / JOBS_FOLDER, settings.metrics_state_s)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics at this moment."""
@@ -330,7 +327,7 @@ class Collector:
             (((*label, phase.value), float(job.state == phase.value)) for label, _, job in named for phase in JobPhase),
         )
         yield bounded(FAILURES, ((label, float(tally.failures[name])) for label, name, _ in named))
-        sizes = self._sizes.of(status.jobs)
+        sizes = self._service.sizes.of(status.jobs)
         yield bounded(STATE, ((label, sizes.get(name)) for label, name, _ in named))
         yield bounded(VERDICTS, (one for label, name, _ in named for one in _verdicts(label, name, tally)))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 
 from headgate.errors import QuotaError
 from headgate.server.board import StatusBoard
 from headgate.server.registry import Demand
-from headgate.server.state_sizes import StateSizes
+from headgate.server.state_sizes import SPEND_S, StateSizes
 from headgate.server.status import LeasesStatus, Status, TenantStatus, Usage
 from headgate.server.tenants import Quota, Tenant, Tenants
 
@@ -30,18 +31,21 @@ class Accounts:
     def __init__(self, tenants: Tenants, board: StatusBoard, sizes: StateSizes, lane_memory_mb: float) -> None:
         self.tenants, self._board, self._sizes, self._lane_memory_mb = tenants, board, sizes, lane_memory_mb
 
-    def usage(self, tenant: str, without: str = "") -> Usage:
-        """What the jobs of a tenant take now, one of them left out."""
+    def _of_others(self, tenant: str, without: str) -> Usage:
+        """What the jobs of a tenant take now but for one of them; their state is counted, however long that takes."""
         mine = [name for name, job in self._board.declared.now().items() if job.tenant == tenant and name != without]
-        return _sum(map(self._job, mine))
+        return _sum(self._of(mine, math.inf).values())
 
-    def _job(self, name: str) -> Usage:
-        declared, state = self._board.declared.now().get(name), self._board.states().get(name)
-        if declared is None:
-            return Usage()
-        lanes = self._lanes(name, declared.lanes)
-        size = self._sizes.of([name]).get(name, 0)
-        return Usage(1, lanes, state.share if state is not None else 1, self._memory(lanes), size / MB, declared.worth)
+    def _of(self, names: Iterable[str], spend_s: float = SPEND_S) -> dict[str, Usage]:
+        """What each of these jobs takes; a job that is not declared takes nothing."""
+        declared, states, sizes = self._board.declared.now(), self._board.states(), self._sizes.of(names, spend_s)
+        found = {}
+        for name in names:
+            job, state = declared.get(name), states.get(name)
+            if job is not None:
+                lanes, share = self._lanes(name, job.lanes), state.share if state is not None else 1
+                found[name] = Usage(1, lanes, share, self._memory(lanes), sizes.get(name, 0) / MB, job.worth)
+        return found
 
     def _lanes(self, name: str, declared: int) -> int:
         picture = self._board.picture()
@@ -53,11 +57,13 @@ class Accounts:
 
     def check(self, tenant: str, name: str, asked: Demand, granted: Demand | None = None) -> None:
         """Refuse a job, or a change of one, that its tenant has no room for; it may have what it has, or was granted before."""
-        own = self._job(name)
-        has = own if granted is None else self._usage(granted, own.state_mb)
-        check_quota(self.tenants.get(tenant), self.usage(tenant, without=name), self._usage(asked, own.state_mb), has)
+        own = self._of([name], math.inf).get(name, Usage())
+        has = own if granted is None else self._demanded(granted, own.state_mb)
+        check_quota(
+            self.tenants.get(tenant), self._of_others(tenant, without=name), self._demanded(asked, own.state_mb), has
+        )
 
-    def _usage(self, demand: Demand, state_mb: float) -> Usage:
+    def _demanded(self, demand: Demand, state_mb: float) -> Usage:
         return Usage(1, demand.lanes, demand.share, self._memory(demand.lanes), state_mb, demand.worth)
 
     def lane_limit(self, tenant: str) -> int | None:
@@ -70,15 +76,16 @@ class Accounts:
     def statuses(self, status: Status) -> dict[str, TenantStatus]:
         """Every tenant that is known or has a job."""
         names = dict.fromkeys([*self.tenants.all(), *(job.tenant for job in status.jobs.values())])
-        return {name: self._status(name, status) for name in names}
+        usage = self._of(self._board.declared.now())
+        return {name: self._status(name, status, usage) for name in names}
 
-    def _status(self, name: str, status: Status) -> TenantStatus:
+    def _status(self, name: str, status: Status, usage: Mapping[str, Usage]) -> TenantStatus:
         tenant = self.tenants.get(name)
         jobs = {job: one for job, one in status.jobs.items() if one.tenant == name}
         judged = [one for one in jobs.values() if one.utility is not None]
         utility, worth = sum(one.utility or 0.0 for one in judged), sum(one.worth for one in judged)
         return TenantStatus(
-            usage=self.usage(name),
+            usage=_sum(usage[job] for job in jobs if job in usage),
             quota=tenant.quota,
             weight=tenant.weight,
             utility=utility,

@@ -93,8 +93,8 @@ class Service:
         self.board = StatusBoard(engine, loop.settings, loop.policy, now_s)
         home = registry.path.parent
         self.tenants = Tenants(home, now_s)
-        sizes = StateSizes(home / JOBS_FOLDER, loop.service.metrics_state_s)
-        self.accounts = Accounts(self.tenants, self.board, sizes, loop.service.lane_memory_mb)
+        self.sizes = StateSizes(home / JOBS_FOLDER, loop.service.metrics_state_s)
+        self.accounts = Accounts(self.tenants, self.board, self.sizes, loop.service.lane_memory_mb)
         capped = CappedEngine(engine, self.accounts.lane_limit, lambda name: self.tenants.get(name).weight)
         policy = policy_named(loop.policy, loop.settings, loop.user_policies)
         self.alerts = Alerts(watcher.tell, loop.webhook)

@@ -1,7 +1,8 @@
-"""How many bytes the checkpoints of keyed state take on disk, counted a little at a time so that no scrape waits for a large directory."""
+"""How many bytes the checkpoints of keyed state take on disk, counted a little at a time so that no question waits for long."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -13,29 +14,30 @@ from headgate.state.durable import durable_of
 from headgate.state.inspect import KEYED, checkpoint_of
 
 SPEND_S = 0.03
-"""After this time, a scrape leaves the jobs that are still to be counted to the next one."""
+"""After this time, a question leaves the jobs that are still to be counted to the next one."""
 
 
 class StateSizes:
-    """Sizes by job, each counted again once it is older than `keep_s`. Owner: the caller; two at once only count twice."""
+    """Sizes by job, each counted again once it is older than `keep_s`. Any thread may ask; two at once only count twice."""
 
     def __init__(self, jobs: Path, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._jobs, self._keep_s, self._clock = jobs, keep_s, clock
         self._measured: dict[str, tuple[float, int | None]] = {}
-        """When each job was counted, and what was found."""
+        """When each job was counted, and what was found; replaced as a whole."""
 
-    def of(self, names: Iterable[str]) -> dict[str, int]:
+    def of(self, names: Iterable[str], spend_s: float = SPEND_S) -> dict[str, int]:
         """What is measured of these jobs; a job without keyed state, or that was not counted yet, is left out."""
-        begun_s, wanted = self._clock(), dict.fromkeys(names)
-        measured = {name: found for name, found in self._measured.items() if name in wanted}
-        for name in sorted(wanted, key=lambda name: measured.get(name, (-self._keep_s, None))[0]):
+        begun_s, wanted, measured = self._clock(), dict.fromkeys(names), dict(self._measured)
+        for name in sorted(wanted, key=lambda name: measured.get(name, (-math.inf, None))[0]):
             now_s = self._clock()
-            if now_s - begun_s >= SPEND_S:
+            if now_s - begun_s >= spend_s:
                 break
             if name not in measured or now_s - measured[name][0] >= self._keep_s:
                 measured[name] = (now_s, _bytes(self._jobs / name))
-        self._measured = measured
-        return {name: size for name, (_, size) in measured.items() if size is not None}
+        self._measured = {
+            name: found for name, found in measured.items() if name in wanted or begun_s - found[0] < self._keep_s
+        }
+        return {name: size for name in wanted if (size := measured.get(name, (0.0, None))[1]) is not None}
 
 
 def slice_bytes(job: Path) -> dict[str, dict[int, int]]:

@@ -289,6 +289,16 @@ def test_size_of_state_is_counted_again_after_a_while(tmp_path):
     assert sizes.of([]) == {}
 
 
+def test_a_job_is_not_counted_again_because_another_one_was_asked_for(tmp_path):
+    for name in ("a", "b"):
+        checkpoint_of(tmp_path / name, "count").mkdir(parents=True)
+    sizes = StateSizes(tmp_path, 60.0, lambda: 0.0)
+    assert sizes.of(["a"]) == {"a": 0}
+    assert sizes.of(["b"]) == {"b": 0}
+    (checkpoint_of(tmp_path / "a", "count") / "delta").write_bytes(b"12345")
+    assert sizes.of(["a"]) == {"a": 0}
+
+
 def test_counting_leaves_to_the_next_scrape_what_takes_too_long(tmp_path):
     names = ["a", "b", "c"]
     for name in names:

@@ -252,7 +252,7 @@ def test_budget_of_worth_is_divided_by_the_tenant(house):
 def test_tenant_with_too_much_state_starts_no_job(house, monkeypatch):
     house.bench.service.tenants.put(Tenant("a", Quota(state_mb=50)))
     sizes = house.bench.service.accounts._sizes
-    monkeypatch.setattr(sizes, "of", lambda names: {name: 60_000_000 for name in names if name == MINE})
+    monkeypatch.setattr(sizes, "of", lambda names, spend_s=0.0: {name: 60_000_000 for name in names if name == MINE})
     with pytest.raises(QuotaError, match='tenant "a" may have 50 MB of state: 60 are used'):
         house.bench.submit(name="more", tenant="a")
     house.bench.service.jobs.change(MINE, {"share": 2})

@@ -244,7 +244,7 @@ def first_pace_s(intent: Intent, limit_s: float) -> float:
     with a long intent need not run many epochs until it is measured.
 
     >>> [round(first_pace_s(Intent(latency=latency), 20.0), 3) for latency in (1, 2, 10, 60)]
-    [0.7, 1.8, 13.0, 20.0]
+    [0.7, 1.4, 11.0, 20.0]
     """
     if intent.latency_s is None:
         return 0.0
@@ -257,8 +257,8 @@ FIRST_SHARE = 0.35
 """Share of the latency intent for which rows of a new job wait for their epoch at least."""
 LONGEST_SHARE = 0.7
 """Share of the latency intent that rows of a new job wait for their epoch and its end, if the epoch takes `FIRST_EPOCH_S`."""
-FIRST_EPOCH_S = 0.5
-"""Assumed duration of an epoch without measurements."""
+FIRST_EPOCH_S = 1.5
+"""Assumed duration of an epoch without measurements: the first epochs of a job run code that the JVM has not compiled yet."""
 
 
 def keeps_pace(view: JobView) -> bool:

@@ -11,8 +11,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from headgate.bench.quota import Quota, quota, remove_group
-from headgate.bench.workload import wait_for
+from headgate.bench.workload import ending_cleanly, wait_for
 from headgate.errors import EngineError
 
 PREFIX = "hg"
@@ -194,25 +192,12 @@ class Network:
 def network(place: Path, seen: Sequence[Path] = ()) -> Iterator[Network]:
     """A network that is taken down afterwards, also after a failure, Ctrl-C or SIGTERM."""
     opened = Network(place, seen)
-    with _ending_cleanly():
+    with ending_cleanly():
         try:
             opened.open()
             yield opened
         finally:
             opened.close()
-
-
-@contextmanager
-def _ending_cleanly() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C; only the main thread of a process can set a handler."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _remove_leftovers() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -113,3 +116,16 @@ def wait_for(condition: Callable[[], object], within_s: float = 120.0) -> None:
         if time.monotonic() > deadline_s:
             raise EngineError("the benchmark waited in vain; something else keeps this machine busy")
         time.sleep(0.002)
+
+
+@contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """SIGTERM ends the block like Ctrl-C, so that what was started ends, too; only the main thread of a process can set a handler."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -27,6 +27,7 @@ from headgate.bench.chaos.feeder import Feeder
 from headgate.bench.chaos.oracle import OutputFaults, verdict
 from headgate.bench.chaos.service import JOB, SupervisedService
 from headgate.bench.chaos.store import Disk, RedisServer
+from headgate.bench.workload import ending_cleanly
 from headgate.config import FAST
 from headgate.errors import EngineError
 from headgate.sim.reports.bars import Bar
@@ -73,25 +74,12 @@ def measure(minutes: float = 10.0, seed: int | None = None) -> Result:
     place = Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
     _tell(f"seed {seed}; logs in {place}, which goes if all is well")
     course = ChaosCourse()
-    with _ending_cleanly():
+    with ending_cleanly():
         found = _ran(place, course, minutes, seed)
     result = Result(tuple(_figures(course, found, seed)), tuple(_bars(course, found, minutes)))
     if all(bar.holds for bar in result.bars):
         shutil.rmtree(place, ignore_errors=True)
     return result
-
-
-@contextmanager
-def _ending_cleanly() -> Iterator[None]:
-    """Whoever ends the benchmark ends what it has started, too: hosts would outlive it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _ran(place: Path, course: ChaosCourse, minutes: float, seed: int) -> OutputFaults:

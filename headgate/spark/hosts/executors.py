@@ -171,7 +171,7 @@ class ExecutorPool:
                 del self._leases[lease.name]
 
     def _match(self, client: AllocationClient, alive: Mapping[str, str]) -> None:
-        """Give executors to leases, the oldest lease first; end executors beyond the leases, and those that do not leave in time."""
+        """Give executors to leases, the oldest lease first; kill executors without a lease, and executors that have not left in time."""
         now_s = self._clock()
         for lease in self._leases.values():
             late = lease.releasing_s is not None and now_s - lease.releasing_s > self._drain_s

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import secrets
 import shutil
-import signal
 import statistics
 import sys
 import tempfile

@@ -33,6 +33,8 @@ class AlertKind(StrEnum):
     """A user-defined policy raised an alert."""
     JOB_DOWN = "job down"
     """A job is retrying or failed."""
+    STATE_QUOTA = "state quota"
+    """The jobs of a tenant keep more state than its quota."""
     JOBS_LOST = "jobs lost"
     """The list of jobs on disk was damaged."""
     EARLIER = "earlier"

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
+from headgate.core.alerts import Alert, AlertKind
 from headgate.errors import QuotaError
 from headgate.server.board import StatusBoard
 from headgate.server.registry import Demand
@@ -73,6 +74,26 @@ class Accounts:
         limits = [one for one in (quota.lanes, by_memory) if one is not None]
         return min(limits, default=None)
 
+    def above_state(self) -> list[Alert]:
+        """An alert for each tenant whose state has outgrown its quota: a quota is checked at a submit, and state grows later."""
+        limits = {name: one.quota.state_mb for name, one in self.tenants.all().items()}
+        owners = {name: job.tenant for name, job in self._board.declared.now().items()}
+        usage = self._of([name for name, owner in owners.items() if limits.get(owner) is not None])
+        alerts = []
+        for tenant, most in limits.items():
+            mine = {name: one.state_mb for name, one in usage.items() if owners[name] == tenant}
+            used = sum(mine.values())
+            if most is not None and used > most:
+                alerts.append(
+                    Alert(
+                        _growth(tenant, used, most),
+                        about=tenant,
+                        job=max(mine, key=mine.__getitem__),
+                        kind=AlertKind.STATE_QUOTA,
+                    )
+                )
+        return alerts
+
     def statuses(self, status: Status) -> dict[str, TenantStatus]:
         """Every tenant that is known or has a job."""
         names = dict.fromkeys([*self.tenants.all(), *(job.tenant for job in status.jobs.values())])
@@ -93,6 +114,13 @@ class Accounts:
             cost=_cost(status.leases, jobs),
             jobs_met=sum(one.met is True for one in jobs.values()),
         )
+
+
+def _growth(tenant: str, used: float, most: float) -> str:
+    return (
+        f'tenant "{tenant}" may have {most:g} {UNITS["state_mb"]} and has {used:.0f}, most of it in this job;'
+        " give its operators a shorter retention, or ask the operator of the service for a higher quota"
+    )
 
 
 def check_quota(tenant: Tenant, before: Usage, wanted: Usage, own: Usage) -> None:

@@ -104,7 +104,8 @@ class Service:
         self._state_changes = StateChanges(self.board, self.tally)
         self._progress = StartProgress()
         self._lost = LostHosts()
-        """Only the loop uses it, `_progress` and `_state_changes`."""
+        self._above_state: frozenset[str] = frozenset()
+        """Tenants, as of the last round. Only the loop uses it, `_lost`, `_progress` and `_state_changes`."""
 
     # -- start
 
@@ -204,10 +205,19 @@ class Service:
         policy, samples = self.controller.policy, self.controller.windows.samples
         self.tally.hosts_lost += self._lost.count(view.hosts, self.board.leases)
         read_s = {name: kept[-1].at_s for name, kept in samples.items() if kept}
-        advice = tuple(alert.sentence for alert in policy.advice(view))
+        advice = tuple(alert.sentence for alert in (*policy.advice(view), *self._grown()))
         picture = Picture(view, policy.phase(), decision.cause, advice, self.now_s(), read_s)
         done = [] if decision.action is None else [action_status(view.at_s, decision.action, self.controller.outcome)]
         self.board.publish(picture, done)
+
+    def _grown(self) -> list[Alert]:
+        """Tenants whose state is above their quota now; each is raised as an alert once."""
+        found = self.accounts.above_state()
+        for alert in found:
+            if alert.about not in self._above_state:
+                self.alerts(self.now_s(), alert)
+        self._above_state = frozenset(alert.about for alert in found)
+        return found
 
     def _show_stale(self) -> None:
         """Update the live table once readings are stale: no job counts as met on a stale reading."""

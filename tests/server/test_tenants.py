@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from headgate.config import ServiceSettings, Settings
+from headgate.core.alerts import AlertKind
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.errors import InputError, QuotaError
 from headgate.jobfile import read
@@ -256,6 +257,20 @@ def test_tenant_with_too_much_state_starts_no_job(house, monkeypatch):
     with pytest.raises(QuotaError, match='tenant "a" may have 50 MB of state: 60 are used'):
         house.bench.submit(name="more", tenant="a")
     house.bench.service.jobs.change(MINE, {"share": 2})
+
+
+def test_state_that_outgrows_its_quota_is_an_alert_of_the_tenant(house, monkeypatch):
+    house.bench.service.tenants.put(Tenant("a", Quota(state_mb=50)))
+    monkeypatch.setattr(house.bench.service.sizes, "of", lambda names, spend_s=0.0: dict.fromkeys(names, 60_000_000))
+    raised = []
+    monkeypatch.setattr(house.bench.service, "alerts", lambda at_s, alert: raised.append(alert.kind))
+    house.bench.rounds(2)
+    advice = house.client(house.token()).get("/status").json()["advice"]
+    assert [text for text in advice if text.startswith(f'{MINE}: tenant "a" may have 50 MB of state and has 60')]
+    assert raised.count(AlertKind.STATE_QUOTA) == 1
+    house.bench.service.tenants.put(Tenant("a", Quota(state_mb=60)))
+    house.bench.rounds(1)
+    assert house.bench.service.status().advice == ()
 
 
 def test_tenant_above_a_new_quota_may_still_take_less(house):

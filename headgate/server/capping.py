@@ -1,4 +1,4 @@
-"""An engine that keeps the lanes of jobs within the quotas of their tenants, for every policy.
+"""An engine that keeps the lanes and shares of jobs within the quotas of their tenants, for every policy.
 
 The controller sees a limit of lanes for each operator, so that it asks for what is left. An action that goes beyond is refused, as an
 engine refuses what it cannot do. Only the loop uses it.
@@ -13,17 +13,18 @@ from collections.abc import Callable, Mapping
 from headgate.core.model import Action, Allocation, Graph, Job, Outcome, Snapshot
 from headgate.ports import Engine
 
-LaneLimit = Callable[[str], int | None]
-"""Lanes that the jobs of a tenant may have together; None: no limit."""
+Limit = Callable[[str], float | None]
+"""What the jobs of a tenant may have together; None: no limit."""
 
 
 class CappedEngine:
     """The engine of a service, as its controller sees it."""
 
-    def __init__(self, engine: Engine, lane_limit: LaneLimit, weight: Callable[[str], float]) -> None:
-        self._engine, self._lane_limit, self._weight = engine, lane_limit, weight
+    def __init__(self, engine: Engine, lane_limit: Limit, share_limit: Limit, weight: Callable[[str], float]) -> None:
+        self._engine, self._lane_limit, self._share_limit, self._weight = engine, lane_limit, share_limit, weight
         self._allocation: Allocation = {}
-        """As of the last reading."""
+        self._shares: dict[str, int] = {}
+        """Of jobs whose share was not raised. As of the last reading, as is `_allocation`."""
 
     def jobs(self) -> Mapping[str, Job]:
         """The jobs with the lanes that are left to their tenants, and the weights of these."""
@@ -34,22 +35,30 @@ class CappedEngine:
         """Read every counter once."""
         snapshot = self._engine.observe()
         self._allocation = snapshot.allocation
+        readings = {name: one for name, one in snapshot.jobs.items() if one is not None}
+        self._shares |= {name: one.share for name, one in readings.items() if one.share is not None}
         return snapshot
 
     def apply(self, action: Action) -> Outcome:
         """Refuse what goes beyond a quota; jobs that are above it already may only shrink."""
-        jobs = self._engine.jobs()
-        now = _lanes_by_tenant(jobs, self._allocation)
-        then = _lanes_by_tenant(jobs, {**self._allocation, **action.changes})
-        for tenant, lanes in then.items():
-            limit = self._lane_limit(tenant)
-            if limit is not None and lanes > max(limit, now[tenant]):
-                return Outcome(False, f'tenant "{tenant}" may have {limit} lanes, and this would make {lanes}')
-        return self._engine.apply(action)
+        jobs, before = self._engine.jobs(), self._allocation
+        after = {**before, **action.changes}
+        told = _beyond("lanes", self._lane_limit, _lanes_by_tenant(jobs, before), _lanes_by_tenant(jobs, after))
+        told = told or _beyond(
+            "of share", self._share_limit, self._share_by_tenant(jobs, before), self._share_by_tenant(jobs, after)
+        )
+        return Outcome(False, told) if told else self._engine.apply(action)
+
+    def _share_by_tenant(self, jobs: Mapping[str, Job], allocation: Allocation) -> Counter[str]:
+        shares: Counter[str] = Counter()
+        for name, job in jobs.items():
+            raised = allocation[name].share if name in allocation else None
+            shares[job.tenant] += self._shares.get(name, 1) if raised is None else raised
+        return shares
 
     def _lanes_left(self, tenant: str, jobs: Mapping[str, Job]) -> int | None:
         limit = self._lane_limit(tenant)
-        return None if limit is None else max(0, limit - _lanes_by_tenant(jobs, self._allocation)[tenant])
+        return None if limit is None else max(0, int(limit) - _lanes_by_tenant(jobs, self._allocation)[tenant])
 
     def _capped(self, job: Job, left: int | None) -> Job:
         weight = self._weight(job.tenant)
@@ -70,6 +79,15 @@ def _with_limits(job: Job, allocation: Allocation, left: int) -> Graph:
 
 def _least(own: int | None, limit: int) -> int:
     return limit if own is None else min(own, limit)
+
+
+def _beyond(unit: str, limit: Limit, now: Mapping[str, int], then: Mapping[str, int]) -> str:
+    """Which tenant would have more than its limit and more than now; empty if none would."""
+    for tenant, wanted in then.items():
+        most = limit(tenant)
+        if most is not None and wanted > max(most, now[tenant]):
+            return f'tenant "{tenant}" may have {most:g} {unit}, and this would make {wanted}'
+    return ""
 
 
 def _lanes_by_tenant(jobs: Mapping[str, Job], allocation: Allocation) -> Counter[str]:

@@ -95,7 +95,12 @@ class Service:
         self.tenants = Tenants(home, now_s)
         self.sizes = StateSizes(home / JOBS_FOLDER, loop.service.metrics_state_s)
         self.accounts = Accounts(self.tenants, self.board, self.sizes, loop.service.lane_memory_mb)
-        capped = CappedEngine(engine, self.accounts.lane_limit, lambda name: self.tenants.get(name).weight)
+        capped = CappedEngine(
+            engine,
+            self.accounts.lane_limit,
+            lambda name: self.tenants.get(name).quota.share,
+            lambda name: self.tenants.get(name).weight,
+        )
         policy = policy_named(loop.policy, loop.settings, loop.user_policies)
         self.alerts = Alerts(watcher.tell, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)

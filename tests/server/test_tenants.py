@@ -298,6 +298,20 @@ def test_action_beyond_the_quota_is_refused(house):
     assert (outcome.applied, outcome.detail) == (False, 'tenant "a" may have 3 lanes, and this would make 4')
 
 
+def test_raised_share_beyond_the_quota_is_refused(house):
+    house.bench.service.tenants.put(Tenant("a", Quota(share=3)))
+    house.bench.rounds(1)
+    lanes = dict(house.bench.engine.allocations[MINE].lanes)
+    raised = [
+        Action(ActionKind.RECONFIGURE, MINE, {MINE: JobAllocation(lanes, None, share=n)}, Cause("test")) for n in (3, 4)
+    ]
+    outcomes = [house.bench.service.controller.engine.apply(action) for action in raised]
+    assert [(one.applied, one.detail) for one in outcomes] == [
+        (True, ""),
+        (False, 'tenant "a" may have 3 of share, and this would make 4'),
+    ]
+
+
 def test_status_has_what_each_tenant_takes(house):
     house.bench.service.tenants.put(Tenant("a", Quota(jobs=3), weight=2.0))
     found = house.bench.service.status().tenants["a"]

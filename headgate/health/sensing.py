@@ -343,11 +343,14 @@ class RateSkewDetector:
 class LaneSpeedDetector:
     """Detects lanes that take longer per row than the other lanes, and are among the busiest lanes.
 
-    The second condition excludes a lane with very few rows, whose fixed cost inflates the time per row.
+    The second condition excludes a lane with very few rows, whose fixed cost inflates the time per row. Lanes that share their only host
+    are not compared: whatever else runs there delays now one lane and now another, and no other host would be faster.
     """
 
     def detect(self, measured: Measurements, observed: ObservedJob) -> Iterable[Symptom]:
         for operator in observed.view.allocation.lanes:
+            if _on_one_host(observed, operator):
+                continue
             costs = measured.values(MeasurementKind.COST, operator)
             busy = measured.values(MeasurementKind.BUSY, operator)
             most = max(busy, default=0.0) * (1 - observed.settings.alike)
@@ -362,6 +365,11 @@ class LaneSpeedDetector:
                 yield Symptom(SymptomKind.UNEVEN_COST, operator, times, text, lanes, because)
             else:
                 yield _unclear(operator, slow)
+
+
+def _on_one_host(observed: ObservedJob, operator: str) -> bool:
+    """Whether all lanes are known to run on the same host."""
+    return len(set(observed.samples[-1].reading.operators[operator].hosts or ())) == 1
 
 
 class CostChangeDetector:

@@ -234,6 +234,13 @@ def test_lanes_that_are_slow_everywhere_cannot_be_moved() -> None:
     assert resolved(MoveLanes(), everywhere) is None
 
 
+def test_lanes_of_one_host_are_no_evidence_of_a_slow_host() -> None:
+    slow = one_slow(4, 0.5)
+    kinds = [one.kind for one in looked_at(observed(slow))[2]]
+    together = [one.kind for one in looked_at(observed(dataclasses.replace(slow, hosts=("embedded",) * 4)))[2]]
+    assert (kinds, together) == ([DiagnosisKind.SLOW_LANES], [DiagnosisKind.TOO_FEW_LANES])
+
+
 def test_slices_move_from_the_hot_lane_to_the_others() -> None:
     hot = Lanes(
         (100.0, 100.0, 100.0, 300.0), (0.3, 0.3, 0.3, 1.0), (0.0, 0.0, 0.0, 9000.0), (0.0, 0.0, 0.0, 0.3), 0.3,

@@ -93,6 +93,8 @@ def test_healthy_job_with_few_keys_gets_no_diagnosis_from_its_cold_start_on(engi
         return job.span is not None and job.span.seconds >= 10 and (job.span.last.reading.epochs or 0) >= 8
 
     until(examined, "ten seconds of measurements")
+    last = controller.engine.observe().jobs["job"]
+    assert last is not None and len(set(last.operators["count"].hosts or ())) == 1
     assert known == {False, True}
     assert found == []
 

@@ -55,7 +55,7 @@ IDLE_JOBS = 4
 FILES, REDIS = SOURCES = "from files", "from Redis"
 """Kinds of jobs that differ by their source alone: these run only with plans that last."""
 LASTING, FRESH = "plans that last", "a plan for each epoch"
-MOST_RATIO, MOST_FLOOR_S, MOST_START_S, MOST_IDLE_CORES, MOST_IDLE_MB = 0.8, 0.25, 1.0, 0.005, 40.0
+MOST_RATIO, MOST_FLOOR_S, MOST_START_S, MOST_IDLE_CORES, MOST_IDLE_MB = 0.5, 0.25, 1.0, 0.005, 40.0
 
 
 def measure(full: bool = False) -> Result:

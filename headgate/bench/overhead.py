@@ -59,6 +59,8 @@ SMALL_ROWS = 2_000
 """In a small epoch hardly anything but what every epoch costs is left; what Headgate adds to that is told apart, in seconds."""
 FLOOD = 1e7
 """Rows per second that arrive: always more than an epoch reads."""
+MOST_RATIO, MOST_SMALL_RATIO = 1.05, 1.1
+"""Of epochs of half a second, and of epochs with few rows."""
 LANES = 2
 IDLE_JOBS, IDLE_RATE = 8, 20.0
 IDLE_INTENT = Intent(latency="5s")
@@ -72,14 +74,12 @@ def measure(full: bool = False) -> Result:
     form = FULL if full else SHORT
     with redis_server() as url, home() as place, engine(SparkSettings(slots=4)) as spark:
         small = _compared(spark, place / "small", PageLoad(url), SMALL_ROWS, form)
-        figures += [
-            repeated("page-load, small epochs: core seconds each, Headgate", small[0].cores_s, "s"),
-            repeated("page-load, small epochs: core seconds each, by hand", small[1].cores_s, "s"),
-        ]
+        figures += _figures("page-load, small epochs", *small)
+        bars += _bars("page-load, small epochs", *small, MOST_SMALL_RATIO)
         for name, plan in (("page-load", PageLoad(url)), ("JVM only", JvmOnly())):
             ours, by_hand = _compared(spark, place / name, plan, EPOCH_ROWS[name], form)
             figures += _figures(name, ours, by_hand)
-            bars += _bars(name, ours, by_hand)
+            bars += _bars(name, ours, by_hand, MOST_RATIO)
     back_to_back, paced = _idle(form)
     figures += [
         Figure(f"{IDLE_JOBS} idle jobs, epochs back to back", back_to_back, "cores"),
@@ -98,12 +98,12 @@ def _figures(name: str, ours: EpochTurns, by_hand: EpochTurns) -> list[Figure]:
     ]
 
 
-def _bars(name: str, ours: EpochTurns, by_hand: EpochTurns) -> list[Bar]:
+def _bars(name: str, ours: EpochTurns, by_hand: EpochTurns, most: float) -> list[Bar]:
     time_ratio = statistics.median(by_hand.rows_s) / statistics.median(ours.rows_s)
     cores_ratio = statistics.median(ours.cores_s) / statistics.median(by_hand.cores_s)
     return [
-        Bar(f"{name}: time per row against by hand", time_ratio, "<=", 1.10),
-        Bar(f"{name}: core seconds per epoch against by hand", cores_ratio, "<=", 1.10),
+        Bar(f"{name}: time per row against by hand", time_ratio, "<=", most),
+        Bar(f"{name}: core seconds per epoch against by hand", cores_ratio, "<=", most),
     ]
 
 

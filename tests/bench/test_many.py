@@ -86,3 +86,8 @@ def test_what_a_process_takes_is_measured_with_its_descendants() -> None:
     assert found.processes >= 1
     assert found.threads >= 1
     assert found.files >= 3
+
+
+def test_run_that_ends_before_the_load_step_breaks_a_bar() -> None:
+    cut_short = [one for one in samples() if one.at_s < SHORT.step_s]
+    assert not held(cut_short)["seconds watched after the load step"]

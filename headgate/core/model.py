@@ -208,7 +208,7 @@ class HostReading:
     load: float | None
     """Threads that run or are ready to run; if the load of the machine is unreadable, tasks that run or wait for a slot."""
     memory_used: float | None = None
-    """Share of memory in use, 0..1."""
+    """Share of memory in use, 0..1: of the machine, or of the heap or the Python memory of an executor there, whichever is largest."""
     slots: float | None = None
     """Most tasks that the host runs at once; None: the engine has no tasks."""
     running: float | None = None
@@ -223,6 +223,10 @@ class HostReading:
     """Whether the last heartbeat is too old, so that the state of the host's lanes is unknown."""
     used: float | None = None
     """Cores that the engine's own processes used; None if only the load is known."""
+    heap_mb: float | None = None
+    """Heap in use in the executors of the host, mostly without garbage; None before the first collection of garbage there."""
+    python_mb: float | None = None
+    """Memory of the Python processes of the executors of the host; None before the first collection of garbage there."""
 
     @property
     def demand(self) -> float | None:

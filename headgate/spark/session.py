@@ -22,7 +22,7 @@ from headgate.config import SparkSettings
 from headgate.core.model import MOST_SHARE
 from headgate.errors import EngineError
 from headgate.spark import jvm, operators, security
-from headgate.spark.hosts.tasks import HEARTBEAT
+from headgate.spark.hosts.tasks import HEARTBEAT, PYTHON_MEMORY
 from headgate.spark.logs import Logs
 from headgate.spark.processes import nursery
 from headgate.spark.reasons import reason_of
@@ -96,7 +96,8 @@ def _fallbacks(settings: SparkSettings) -> dict[str, str]:
 
     State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
     """
-    return {PARTITIONS: str(settings.slots), HEARTBEAT: f"{round(settings.heartbeat_s * 1000)}ms"}
+    heartbeat = f"{round(settings.heartbeat_s * 1000)}ms"
+    return {PARTITIONS: str(settings.slots), HEARTBEAT: heartbeat, PYTHON_MEMORY: "true"}
 
 
 def _unless_set(wanted: Mapping[str, str]) -> dict[str, str]:

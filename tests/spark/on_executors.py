@@ -85,3 +85,18 @@ def test_job_goes_on_exactly_while_executors_come_and_go(world: World, cluster: 
     written = sinks.read_files(cluster.engine.spark, tmp_path / "out").select("row")
     assert sorted(row.row for row in written.collect()) == list(range(ROWS))
     cluster.engine.remove("job")
+
+
+def test_executors_report_their_heap_and_the_memory_of_their_python_processes(
+    world: World, cluster: OnCluster, tmp_path: Path
+) -> None:
+    world.pool.lease("a", KIND)
+    wait_until(lambda: phase(world, "a") is HostPhase.READY)
+    start(cluster.engine, copied("measured", tmp_path / "out", burst(10 * ROWS)), read_limit=50)
+
+    def is_measured() -> bool:
+        (host,) = cluster.engine.observe().hosts
+        return (host.heap_mb or 0) > 1 and (host.python_mb or 0) > 10 and 0 < (host.memory_used or 0) <= 1
+
+    wait_until(is_measured)
+    cluster.engine.remove("measured")

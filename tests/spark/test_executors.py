@@ -211,5 +211,5 @@ def test_pool_of_executors_keeps_its_promises_on_a_standalone_master() -> None:
         "no:cacheprovider",
         "tests/spark/on_executors.py",
     ]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=360)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -14,7 +14,7 @@ from headgate.spark import session
 from headgate.spark.engine import SparkEngine
 from headgate.spark.hosts import readings as hosts
 from headgate.spark.hosts.readings import Hosts
-from headgate.spark.hosts.tasks import HEARTBEAT, Executor, TaggedJobs, TaskSnapshot, TaskWatch
+from headgate.spark.hosts.tasks import HEARTBEAT, Executor, MemoryLimits, TaggedJobs, TaskSnapshot, TaskWatch
 
 from .conftest import SETTINGS, Until
 
@@ -90,6 +90,7 @@ class Told:
     """A listener and Spark's list of executors, both as a test says."""
 
     heartbeat_s = 2.0
+    limits = MemoryLimits(1000.0, 200.0)
 
     def __init__(self, **executors: Executor) -> None:
         self.watched = TaskSnapshot(0.0, 0, 0.0, executors, [])
@@ -126,6 +127,18 @@ def test_load_of_a_cluster_is_what_runs_and_waits() -> None:
     first, second = found.readings()
     assert (first.running, first.waiting, first.load, first.congested) == (2.0, 2.0, 4.0, True)
     assert (second.running, second.waiting, second.load) == (1.0, 2.0, 3.0)
+
+
+def test_memory_of_a_host_is_that_of_its_executors() -> None:
+    """Its share is the largest of all executors, of heap or Python memory."""
+    unmeasured = executor(0.0)
+    told = Told(**{"1": unmeasured, "2": Executor(heap_bytes=300 << 20, python_bytes=180 << 20), "3": unmeasured})
+    first, second = cluster(told).readings()
+    assert (first.memory_used, first.heap_mb, first.python_mb) == (None, None, None)
+    assert (second.memory_used, second.heap_mb, second.python_mb) == (0.9, 300.0, 180.0)
+    told.then(10.0, three=Executor(heap_bytes=950 << 20, python_bytes=1 << 20))
+    second = cluster(told).readings()[1]
+    assert (second.memory_used, second.heap_mb, second.python_mb) == (0.95, 1250.0, 181.0)
 
 
 def test_no_more_tasks_run_than_there_are_slots() -> None:

@@ -2,6 +2,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.Map;
+import org.apache.spark.executor.ExecutorMetrics;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerExecutorAdded;
 import org.apache.spark.scheduler.SparkListenerExecutorMetricsUpdate;
@@ -14,13 +15,15 @@ import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.apache.spark.scheduler.SparkListenerTaskStart;
 
 /**
- * Which tasks run and wait, and when each executor was last heard of: a listener of Spark's scheduler.
+ * Which tasks run and wait, when each executor was last heard of, and its memory: a listener of Spark's scheduler.
  *
  * Spark's own compiler for generated code (Janino) compiles this file in the driver; tasks.py reads it. Spark's listener thread
  * calls the methods `on...`, any thread may call `told`; the monitor of the object guards all fields. Janino has no lambdas and
  * does not infer type arguments.
  */
 public final class TaskWatch extends SparkListener {
+
+    private static final int HEARTBEATS = 8;
 
     private static final class Stage {
         String tags = "";
@@ -38,6 +41,28 @@ public final class TaskWatch extends SparkListener {
         long heardNanos;
         int running;
         double runningSeconds;
+        /** Heap in use at the last heartbeats that came after a collection of garbage. The least of them holds the least garbage. */
+        final long[] heaps = new long[HEARTBEATS];
+        int measured;
+        long collections;
+        long pythonBytes;
+
+        void measure(ExecutorMetrics metrics) {
+            long now = metrics.getMetricValue("MinorGCCount") + metrics.getMetricValue("MajorGCCount");
+            if (now > collections) {
+                heaps[measured++ % HEARTBEATS] = metrics.getMetricValue("JVMHeapMemory");
+                collections = now;
+            }
+            pythonBytes = metrics.getMetricValue("ProcessTreePythonRSSMemory");
+        }
+
+        long leastHeap() {
+            long least = measured == 0 ? 0 : heaps[0];
+            for (int each = 1; each < Math.min(measured, HEARTBEATS); each++) {
+                least = Math.min(least, heaps[each]);
+            }
+            return least;
+        }
     }
 
     /** The Spark jobs that run with the same tags, and the executors that their tasks were started on. */
@@ -66,7 +91,12 @@ public final class TaskWatch extends SparkListener {
     }
 
     public synchronized void onExecutorMetricsUpdate(SparkListenerExecutorMetricsUpdate heartbeat) {
-        executor(heartbeat.execId()).heardNanos = System.nanoTime();
+        Executor heard = executor(heartbeat.execId());
+        heard.heardNanos = System.nanoTime();
+        scala.collection.Iterator stages = heartbeat.executorUpdates().valuesIterator();
+        if (stages.hasNext()) { // one entry per stage with tasks on the executor, all with the same figures
+            heard.measure((ExecutorMetrics) stages.next());
+        }
     }
 
     public synchronized void onJobStart(SparkListenerJobStart event) {
@@ -148,7 +178,8 @@ public final class TaskWatch extends SparkListener {
             Executor one = (Executor) entry.getValue();
             text.append(comma).append('"').append(entry.getKey()).append("\":{\"running\":").append(one.running);
             text.append(",\"running_s\":").append(one.runningSeconds);
-            text.append(",\"silent_s\":").append(seconds(countedNanos - one.heardNanos)).append('}');
+            text.append(",\"silent_s\":").append(seconds(countedNanos - one.heardNanos));
+            text.append(",\"heap_bytes\":").append(one.leastHeap()).append(",\"python_bytes\":").append(one.pythonBytes).append('}');
         }
         text.append("},\"works\":[");
         comma = "";

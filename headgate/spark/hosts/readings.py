@@ -1,7 +1,8 @@
-"""Readings of hosts: running and waiting tasks, runnable threads, and whether the host sends heartbeats.
+"""Readings of hosts: running and waiting tasks, memory, runnable threads, and whether the host sends heartbeats.
 
-Tasks mean the same on every master. Threads, CPU pressure and memory are read on this machine only: the embedded Spark and hosts on
-loopback addresses. On any other host a task is taken to want one core, and its memory is unknown.
+Tasks mean the same on every master. Executors report their heap and the memory of their Python processes with their heartbeats. Threads,
+CPU pressure and the memory of the whole machine are read on this machine only: the embedded Spark and hosts on loopback addresses. On any
+other host a task is taken to want one core.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +42,11 @@ class _Host:
     def silent_s(self) -> float | None:
         """Since any of its executors was heard of; None if none ever was."""
         return min((one.silent_s for one in self.executors.values() if one.silent_s is not None), default=None)
+
+    def megabytes(self, part: Callable[[Executor], int]) -> float | None:
+        """A part of the memory of all its executors; None before one of them has collected garbage."""
+        measured = [part(one) for one in self.executors.values() if one.heap_bytes]
+        return sum(measured) / 2**20 if measured else None
 
     def running_s(self, before: Mapping[str, Executor]) -> float:
         """Task seconds since then; an executor that was not there before began at 0."""
@@ -95,9 +101,14 @@ class Hosts:
         if self._is_suspect(host):
             return HostReading(name, host.slots, None, slots=host.slots, silent_s=host.silent_s, suspect=True)
         near = name.startswith(LOOPBACK)
-        memory = memory_used() if near else None
+        used = [memory_used()] if near else []
+        used += [share for one in host.executors.values() if (share := self._watch.limits.used(one)) is not None]
+        memory = max(used, default=None)
         stalled = pressure if near else None
-        return HostReading(name, host.slots, sum(tasks), memory, host.slots, *tasks, stalled, host.silent_s)
+        return HostReading(
+            name, host.slots, sum(tasks), memory, host.slots, *tasks, stalled, host.silent_s,
+            heap_mb=host.megabytes(lambda one: one.heap_bytes), python_mb=host.megabytes(lambda one: one.python_bytes),
+        )  # fmt: skip
 
     def cores(self) -> Mapping[str, float]:
         """Cores of every host that lanes can be planned on: without suspect hosts, unless there is no other.

@@ -1,4 +1,4 @@
-"""Running and waiting tasks, and the silence of each executor, from a listener inside Spark's JVM.
+"""Running and waiting tasks, and the silence and memory of each executor, from a listener inside Spark's JVM.
 
 To ask Spark's scheduler from Python costs a call through the gateway for each stage and each figure. The listener `TaskWatch.java` adds up
 task seconds where they happen, so that a reading is one call (0.2 ms), and misses nothing between two readings.
@@ -7,6 +7,7 @@ task seconds where they happen, so that a reading is one call (0.2 ms), and miss
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,8 @@ from headgate.spark import jvm
 SOURCE = Path(__file__).with_name("TaskWatch.java")
 DRIVER = "driver"
 HEARTBEAT = "spark.executor.heartbeatInterval"
+PYTHON_MEMORY = "spark.executor.processTreeMetrics.enabled"
+"""Executors measure their Python processes only with this option."""
 
 
 class Executor(msgspec.Struct, frozen=True):
@@ -27,12 +30,16 @@ class Executor(msgspec.Struct, frozen=True):
     """Task seconds since Headgate watches it (counter)."""
     silent_s: float | None = None
     """Since its last heartbeat; None before it was first heard of."""
+    heap_bytes: int = 0
+    """Heap in use, mostly without garbage: the least at its last heartbeats after a collection; 0 before the first collection."""
+    python_bytes: int = 0
+    """Memory of its Python processes at its last heartbeat with tasks."""
 
     def heard_later(self, by_s: float) -> Executor:
         """The same, but its last heartbeat came so much later."""
         if self.silent_s is None or by_s == 0:
             return self
-        return Executor(self.running, self.running_s, max(0.0, self.silent_s - by_s))
+        return msgspec.structs.replace(self, silent_s=max(0.0, self.silent_s - by_s))
 
 
 class TaggedJobs(msgspec.Struct, frozen=True):
@@ -76,6 +83,7 @@ class TaskWatch:
         self._listener = jvm.instance_of(spark, SOURCE, "TaskWatch")
         self._context.addSparkListener(self._listener)
         self.heartbeat_s = heartbeat_s(spark)
+        self.limits = MemoryLimits.of(spark)
 
     def read(self) -> TaskSnapshot:
         return msgspec.json.decode(self._listener.told(), type=TaskSnapshot)
@@ -84,6 +92,39 @@ class TaskWatch:
         """Have Spark forget the listener; a JVM that is gone has."""
         with suppress(Exception):  # whatever the gateway raises
             self._context.removeSparkListener(self._listener)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Most memory of an executor, as Spark is configured."""
+
+    heap_mb: float
+    python_mb: float | None
+    """None where nothing limits the Python processes of an executor but the memory of its host."""
+
+    @staticmethod
+    def of(spark: SparkSession) -> MemoryLimits:
+        conf = jvm.context(spark).conf()
+        heap_mb = conf.getSizeAsMb("spark.executor.memory", "1g")
+        if conf.contains("spark.executor.pyspark.memory"):
+            return MemoryLimits(heap_mb, conf.getSizeAsMb("spark.executor.pyspark.memory"))
+        if not jvm.context(spark).master().startswith(LIMITING):
+            return MemoryLimits(heap_mb, None)
+        factor = float(conf.get("spark.executor.memoryOverheadFactor", "0.1"))
+        least_mb = max(LEAST_OVERHEAD_MB, round(heap_mb * factor))
+        return MemoryLimits(heap_mb, conf.getSizeAsMb("spark.executor.memoryOverhead", f"{least_mb}m"))
+
+    def used(self, executor: Executor) -> float | None:
+        """The larger share of heap and Python memory in use; None before the first collection of garbage."""
+        if not executor.heap_bytes:
+            return None
+        python = executor.python_bytes / 2**20 / self.python_mb if self.python_mb else 0.0
+        return max(executor.heap_bytes / 2**20 / self.heap_mb, python)
+
+
+LIMITING = ("yarn", "k8s")
+"""Masters that end an executor whose processes take more than its heap and its overhead."""
+LEAST_OVERHEAD_MB = 384
 
 
 def heartbeat_s(spark: SparkSession) -> float:

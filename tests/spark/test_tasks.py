@@ -14,7 +14,15 @@ from headgate.spark import session
 from headgate.spark.engine import SparkEngine
 from headgate.spark.hosts import readings as hosts
 from headgate.spark.hosts.readings import Hosts
-from headgate.spark.hosts.tasks import HEARTBEAT, Executor, MemoryLimits, TaggedJobs, TaskSnapshot, TaskWatch
+from headgate.spark.hosts.tasks import (
+    HEARTBEAT,
+    PYTHON_MEMORY,
+    Executor,
+    MemoryLimits,
+    TaggedJobs,
+    TaskSnapshot,
+    TaskWatch,
+)
 
 from .conftest import SETTINGS, Until
 
@@ -198,12 +206,12 @@ def test_spark_has_few_partitions_and_frequent_heartbeats_unless_the_operator_sa
 ) -> None:
     assert spark.conf.get(session.PARTITIONS) == str(SETTINGS.slots)
     wanted = session._fallbacks(replace(SETTINGS, slots=6, heartbeat_s=1.5))
-    assert wanted == {session.PARTITIONS: "6", HEARTBEAT: "1500ms"}
+    assert wanted == {session.PARTITIONS: "6", HEARTBEAT: "1500ms", PYTHON_MEMORY: "true"}
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     assert session._unless_set(wanted) == wanted
     jvm.System.setProperty(session.PARTITIONS, "50")  # as spark-submit does with spark-defaults.conf
     try:
-        assert session._unless_set(wanted) == {HEARTBEAT: "1500ms"}
+        assert session._unless_set(wanted) == {HEARTBEAT: "1500ms", PYTHON_MEMORY: "true"}
     finally:
         jvm.System.clearProperty(session.PARTITIONS)

@@ -1,7 +1,8 @@
 """A cluster of machines that breaks: one is cut off for 40 s, one killed, one added, one slowed, under five jobs with state.
 
-A real `headgate run --master` on a Spark standalone cluster whose machines are namespaces of this one. Afterwards the output of every
-job is compared with its input.
+A real `headgate run --master` on a Spark standalone cluster whose machines are namespaces of this one. The checkpoint location is an
+S3 bucket, each machine keeps its slices on its own disk, and only the driver sees the home. Afterwards the output of every job is
+compared with its input.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from headgate.bench import Figure, Result
 from headgate.bench.cluster_job import KEYS, OPERATOR
 from headgate.bench.machines import SparkMachines, spark_machines
 from headgate.bench.namespaces import refusal
+from headgate.bench.tables.servers import Bucket, s3_server
 from headgate.errors import EngineError, HeadgateError, InputError
 from headgate.server.client import Client
 from headgate.server.home import Home
 from headgate.server.status import Status
 from headgate.sim.reports.bars import Bar
+from headgate.state.inspect import KEYED
+from headgate.state.location import Location
 
 MACHINES = 3
 CUT_S = 40.0
@@ -44,6 +48,10 @@ JOBS: Mapping[str, Mapping[str, object]] = {
     "ranks": {"worth": 10.0, "rate": 60.0, "events": True},
     "carts": {"worth": 5.0, "rate": 40.0, "events": True},
 }
+DEFAULT_RATE = 100.0
+DELAY_S = 30.0
+"""The output may be so much older than the input when the benchmark ends."""
+CHECKPOINT = "checkpoint"
 SETTINGS = ("driver_memory_mb=640", "heartbeat_s=2")
 START_S, SETTLE_S, STOP_S, USED_S, LOOK_S = 300.0, 60.0, 90.0, 60.0, 1.0
 NEEDED_UTILITY = 0.95
@@ -73,7 +81,7 @@ class Look:
     utility: float | None
     """Share of the worth of all jobs; None while no job is judged."""
     hosts: Mapping[str, frozenset[str]]
-    """Hosts of the lanes of each job with state."""
+    """Hosts of the lanes of each job with state; only jobs of which the service says where their lanes are."""
     running: int
     """Jobs that have finished an epoch."""
 
@@ -85,6 +93,18 @@ class OutputFaults:
     rows: int
     wrong_keys: int
     doubled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where the service keeps what is durable, and where the machines keep their slices."""
+
+    in_bucket: int
+    """Files of the checkpoint location."""
+    in_home: int
+    """Files of keyed state in the home: none, as the checkpoint location is elsewhere."""
+    machines: int
+    """Machines with slices on a disk of their own."""
 
 
 @dataclass(slots=True)
@@ -100,6 +120,9 @@ class ClusterCourse:
     left_s: float | None = None
     """From the slowing until no lane ran on the slow machine; None if some stayed."""
     ended: bool = False
+    kept: Kept | None = None
+    due_rows: Mapping[str, float] = field(default_factory=dict)
+    """Rows of each job that are older than any delay a fault may cause: they have to be in its output."""
     outputs: dict[str, OutputFaults] = field(default_factory=dict)
 
     def fault(self, what: str) -> float:
@@ -109,11 +132,12 @@ class ClusterCourse:
         return self.faults[-1][0]
 
     def calm(self) -> list[float]:
-        """Utility at the looks outside the time after a fault."""
+        """Utility at the looks outside the time after a fault; 0 if no job is judged though no machine is silent."""
         return [
-            look.utility
+            look.utility or 0.0
             for look in self.looks
-            if look.utility is not None and not any(0 <= look.at_s - at_s < EXCUSED_S for at_s, _ in self.faults)
+            if not any(0 <= look.at_s - at_s < EXCUSED_S for at_s, _ in self.faults)
+            and not (look.utility is None and self.cut_s[0] <= look.at_s <= self.cut_s[1])
         ]
 
     def during_cut(self) -> list[str]:
@@ -127,16 +151,19 @@ class ClusterCourse:
 class ClusterService:
     """`headgate run --master` as a process."""
 
-    def __init__(self, place: Path, shared: Path, machines: SparkMachines) -> None:
-        self.out, home = shared / "out", shared / "home"
+    def __init__(self, place: Path, out: Path, machines: SparkMachines, bucket: Bucket) -> None:
+        home = place / "home"
         self._client = Client(Home(home))
         (place / "conf").mkdir()
-        defaults = "".join(f"{key} {value}\n" for key, value in machines.application().items())
+        credentials = {f"spark.executorEnv.{name}": value for name, value in bucket.environment.items()}
+        application = machines.application() | credentials
+        defaults = "".join(f"{key} {value}\n" for key, value in application.items())
         (place / "conf/spark-defaults.conf").write_text(defaults)
-        (place / "jobs.toml").write_text("".join(cluster_tables(self.out)))
+        (place / "jobs.toml").write_text("".join(cluster_tables(out)))
+        settings = (*SETTINGS, f"checkpoint={bucket.location(CHECKPOINT)}")
         command = [
             sys.executable, "-m", "headgate.cli", "run", str(place / "jobs.toml"), "--home", str(home), "--fast",
-            "--master", machines.master_url, *(part for one in SETTINGS for part in ("--set", one)),
+            "--master", machines.master_url, *(part for one in settings for part in ("--set", one)),
         ]  # fmt: skip
         with (place / "service.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -153,14 +180,14 @@ class ClusterService:
         except HeadgateError:
             return None
 
-    def hosts(self, job: str) -> frozenset[str]:
-        """Hosts of the lanes of the operator with state; none if the service does not say."""
+    def hosts(self, job: str) -> frozenset[str] | None:
+        """Hosts of the lanes of the operator with state; None if the service does not say."""
         try:
             detail = json.loads(self._client.detail(job))
         except HeadgateError:
-            return frozenset()
+            return None
         lanes = [lane for one in detail["operators"] if one["name"] == OPERATOR for lane in one["per_lane"]]
-        return frozenset(lane["host"] for lane in lanes if lane["host"])
+        return frozenset(lane["host"] for lane in lanes if lane["host"]) or None
 
     def stop(self) -> bool:
         """Ask it to end; whether it did in time."""
@@ -225,7 +252,8 @@ class Watch:
             return None
         for one in status.actions:
             self.course.actions[(one.at_s, one.job, one.what)] = f"{one.kind} {one.job or ''}: {one.what}: {one.cause}"
-        hosts = {job: self.service.hosts(job) for job in status.jobs}
+        found = {job: self.service.hosts(job) for job in status.jobs}
+        hosts = {job: where for job, where in found.items() if where is not None}
         running = sum(bool(one.epochs) for one in status.jobs.values())
         look = Look(time.time(), status.satisfaction, hosts, running)
         self.course.looks.append(look)
@@ -239,16 +267,21 @@ def measure(full: bool = False) -> Result:
         raise InputError(f"`headgate bench cluster` cannot run here: {reason}")
     course, place = ClusterCourse(), Path(tempfile.mkdtemp(prefix="headgate-bench-"))
     print(f"logs are in {place}, which goes if all bars hold", file=sys.stderr)
-    shared = place / "shared"
-    shared.mkdir()
-    with spark_machines(place / "machines", MACHINES, [shared]) as machines:
-        service = ClusterService(place, shared, machines)
+    out = place / "out"
+    out.mkdir()
+    with (
+        spark_machines(place / "machines", MACHINES, [out]) as machines,
+        s3_server(machines.machines.gateway) as bucket,
+    ):
+        os.environ |= bucket.environment  # Arrow takes credentials from there
+        service = ClusterService(place, out, machines, bucket)
         try:
             _break(machines, Watch(service, course), FULL if full else SHORT)
+            course.kept = _kept(place, machines, bucket)
             course.ended = service.stop()
         finally:
             service.close()
-    course.outputs = {name: output_faults(shared / "out" / name) for name in JOBS}
+    course.outputs = {name: output_faults(out / name) for name in JOBS}
     result = Result(tuple(_figures(course)), tuple(bars_of(course)), tuple(_notes(course)))
     if all(bar.holds for bar in result.bars):
         shutil.rmtree(place, ignore_errors=True)
@@ -261,6 +294,7 @@ def _break(machines: SparkMachines, watch: Watch, form: ClusterForm) -> None:
         raise EngineError(f"some job put out nothing within {START_S:g} s; something else keeps this machine busy")
     watch.until(lambda look: (look.utility or 0.0) >= NEEDED_UTILITY, SETTLE_S)
     course.looks.clear()
+    steady_s = time.time()
     watch.wait(form.steady_s)
     began_s = course.fault(f"{cut} is cut off")
     machines.machines.cut(cut)
@@ -278,10 +312,24 @@ def _break(machines: SparkMachines, watch: Watch, form: ClusterForm) -> None:
     watch.wait(form.after_add_s)
     slow_s, slow = course.fault(f"{slowed} is slowed"), machines.address(slowed)
     machines.machines.slow(slowed, SLOW_CORES)
-    left = watch.until(lambda look: not any(slow in hosts for hosts in look.hosts.values()), form.slow_s)
+    left = watch.until(
+        lambda look: len(look.hosts) == len(JOBS) and not any(slow in hosts for hosts in look.hosts.values()),
+        form.slow_s,
+    )
     course.left_s = left.at_s - slow_s if left is not None else None
     watch.wait(max(EXCUSED_S, form.slow_s - (time.time() - slow_s)))
     machines.machines.slow(slowed, None)
+    sure_s = time.time() - steady_s - DELAY_S
+    course.due_rows = {name: float(str(job.get("rate", DEFAULT_RATE))) * sure_s for name, job in JOBS.items()}
+
+
+def _kept(place: Path, machines: SparkMachines, bucket: Bucket) -> Kept:
+    """Look at the bucket, the home and the disks of the machines."""
+    in_bucket = len(Location.of(bucket.location(CHECKPOINT)).names(""))
+    in_home = sum(path.is_file() for path in (place / "home").glob(f"jobs/*/{KEYED}/**/*"))
+    names = (f"m{number}" for number in range(1, MACHINES + 1))
+    stores = [machines.machines.place(name).glob("tmp/local/headgate-*/**/*") for name in names]
+    return Kept(in_bucket, in_home, sum(any(path.is_file() for path in found) for found in stores))
 
 
 def output_faults(out: Path) -> OutputFaults:
@@ -308,12 +356,23 @@ def bars_of(course: ClusterCourse) -> Iterator[Bar]:
     yield Bar("jobs with output", sum(one.rows > 0 for one in faults), ">=", len(JOBS))
     yield Bar("keys with wrong totals", sum(one.wrong_keys for one in faults), "<=", 0)
     yield Bar("rows put out twice", sum(one.doubled for one in faults), "<=", 0)
+    yield Bar("jobs whose output lacks rows that were due", _short(course), "<=", 0)
     yield Bar("actions during the cut", len(course.during_cut()), "<=", 0)
     yield Bar("the new machine is used after, s", course.used_s, "<=", USED_S)
     yield Bar("jobs with lanes on the slow machine in the end", _stayed(course), "<=", 0)
     outside = f"utility, mean outside {EXCUSED_S:g} s after each fault"
     yield Bar(outside, fmean(calm) if calm else None, ">=", NEEDED_UTILITY)
     yield Bar("ended when asked", float(course.ended), ">=", 1)
+    kept = course.kept or Kept(0, -1, 0)
+    yield Bar("files of the checkpoint on S3", kept.in_bucket, ">=", 1)
+    yield Bar("files of keyed state in the home", kept.in_home, "==", 0)
+    yield Bar("machines with slices on their own disk", kept.machines, "==", MACHINES)
+
+
+def _short(course: ClusterCourse) -> float | None:
+    if course.due_rows.keys() != JOBS.keys():
+        return None
+    return float(sum(course.outputs[name].rows < rows for name, rows in course.due_rows.items()))
 
 
 def _stayed(course: ClusterCourse) -> float | None:

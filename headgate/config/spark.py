@@ -193,6 +193,12 @@ class SparkSettings:
     retained_executions: int = setting(
         20, "queries", "Plans of epochs that Spark remembers for its own page, which Headgate does not show.", 1
     )
+    kept_classes: int = setting(
+        2000,
+        "classes",
+        "Compiled plans that Spark keeps. A job needs a few; if the jobs need more than Spark keeps, each epoch compiles its plans again.",
+        100,
+    )
     clean_up_s: float = setting(
         600.0,
         "s",

@@ -226,6 +226,7 @@ def _limits(settings: SparkSettings) -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": str(settings.kept_batches),
         "spark.scheduler.listenerbus.eventqueue.capacity": str(settings.listener_events),
         "spark.sql.ui.retainedExecutions": str(settings.retained_executions),
+        "spark.sql.codegen.cache.maxEntries": str(settings.kept_classes),
         "spark.sql.streaming.ui.enabled": "false",
         "spark.ui.retainedJobs": str(settings.retained_stages),
         "spark.ui.retainedStages": str(settings.retained_stages),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headgate.config import SparkSettings
 from headgate.spark import session
@@ -14,3 +16,17 @@ from headgate.spark import session
 def test_batches_are_cut_by_their_size_only_if_asked(tmp_path: Path, megabytes: int, told: int) -> None:
     found = session._configuration(tmp_path, SparkSettings(largest_batch_mb=megabytes), embedded=True)
     assert found["spark.sql.execution.arrow.maxBytesPerBatch"] == str(told)
+
+
+@pytest.mark.slow
+def test_plans_of_many_jobs_stay_compiled(spark: SparkSession) -> None:
+    """By default, Spark keeps 100 compiled plans."""
+    jvm: Any = spark.sparkContext._jvm
+    compilations = jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    queries = [spark.range(3).selectExpr(f"id + {number} AS sum").where(f"sum > {number}") for number in range(150)]
+    for query in queries:
+        query.collect()
+    before = compilations.getCount()
+    for query in queries[:40]:
+        query.collect()
+    assert compilations.getCount() - before < 20

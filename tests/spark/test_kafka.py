@@ -324,6 +324,8 @@ def test_rows_that_are_removed_after_the_plan_are_noticed_in_the_lane(kafka_serv
         (lambda: from_kafka("a", servers="x", format="json"), "need a schema"),
         (lambda: from_kafka("a", servers="x", schema="id long", format="avro"), "avro_schema"),
         (lambda: from_kafka("a", servers="x", options={"group.id": "mine"}), "set by Headgate"),
+        (lambda: from_kafka("a", servers="x", options={"isolation.level": "read_uncommitted"}), "set by Headgate"),
+        (lambda: to_kafka("a", servers="x", options={"isolation.level": "read_uncommitted"}), "set by Headgate"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(call: Any, told: str) -> None:

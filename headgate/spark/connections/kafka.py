@@ -26,7 +26,16 @@ Options = tuple[tuple[str, str], ...]
 SERVERS = "bootstrap.servers"
 QUIET = {"log_level": "2", "log.connection.close": "false"}
 """librdkafka reports every refused connection on stderr; the client's errors say the same once."""
-OWN = frozenset(("group.id", "enable.auto.commit", "enable.auto.offset.store", "transactional.id", "auto.offset.reset"))
+OWN = frozenset(
+    (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "group.id",
+        "isolation.level",
+        "transactional.id",
+    )
+)
 """Options that decide which rows are read and written; they are Headgate's."""
 PASSING = frozenset(
     {
@@ -138,6 +147,7 @@ def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) 
         "enable.auto.offset.store": "false",
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
+        "isolation.level": "read_committed",
     }
     # A lane reads one range of offsets: it fetches little beyond the end, and a fetch at the end of a partition returns at once.
     lean = {"fetch.wait.max.ms": "20", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}

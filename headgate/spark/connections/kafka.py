@@ -37,6 +37,8 @@ OWN = frozenset(
     )
 )
 """Options that decide which rows are read and written; they are Headgate's."""
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+"""Whether rows of open and of aborted transactions are left out, or read too."""
 PASSING = frozenset(
     {
         "BROKER_NOT_AVAILABLE",
@@ -137,7 +139,7 @@ def heard(client: AdminClient) -> Iterator[None]:
 
 
 @cache
-def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) -> Consumer:
+def consumer(options: Options, patience: KafkaPatience, group: str, owner: int, isolation: str = COMMITTED) -> Consumer:
     """Reads ranges of offsets; never joins a group."""
     from confluent_kafka import Consumer
 
@@ -147,7 +149,7 @@ def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) 
         "enable.auto.offset.store": "false",
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
-        "isolation.level": "read_committed",
+        "isolation.level": isolation,
     }
     # A lane reads one range of offsets: it fetches little beyond the end, and a fetch at the end of a partition returns at once.
     lean = {"fetch.wait.max.ms": "20", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}

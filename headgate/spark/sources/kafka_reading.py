@@ -21,6 +21,7 @@ from headgate.spark.connections.kafka import (
     asking_kafka,
     heard,
     is_passing,
+    isolation_of,
     kafka_failure,
 )
 from headgate.spark.connections.patience import KafkaPatience
@@ -72,7 +73,7 @@ def lowest(options: Options, patience: KafkaPatience, partitions: Iterable[Parti
 
 
 def highest(
-    options: Options, patience: KafkaPatience, partitions: Iterable[Partition], isolation: str = COMMITTED
+    options: Options, patience: KafkaPatience, partitions: Iterable[Partition], isolation: str | None = None
 ) -> dict[Partition, int]:
     """The offset after the last row that can be read: readers of committed rows cannot read beyond an open transaction."""
     return _listed(options, patience, dict.fromkeys(partitions, LATEST), isolation)
@@ -88,7 +89,7 @@ def since(
 
 
 def _listed(
-    options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int], isolation: str = COMMITTED
+    options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int], isolation: str | None = None
 ) -> dict[Partition, int]:
     """One request to each broker, for all of its partitions."""
     from confluent_kafka import IsolationLevel, TopicPartition
@@ -103,9 +104,8 @@ def _listed(
         for one, what in wanted.items()
     }
     levels = {COMMITTED: IsolationLevel.READ_COMMITTED, UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED}
-    futures = _client(options, patience).list_offsets(
-        asked, isolation_level=levels[isolation], request_timeout=patience.answer_s
-    )
+    level = levels[isolation or isolation_of(options)]
+    futures = _client(options, patience).list_offsets(asked, isolation_level=level, request_timeout=patience.answer_s)
     return {Partition(one.topic, one.partition): int(future.result().offset) for one, future in futures.items()}
 
 

@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
+from headgate.spark import sinks, sources
 from headgate.spark.connections.kafka import checked_options, resolved
 from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.epochs.lanes import LaneError
@@ -337,6 +339,40 @@ def test_a_secret_that_is_spelled_out_is_refused() -> None:
     with pytest.raises(GraphError, match=r'"sasl\.password" of Kafka is a secret; write "env:NAME"') as refused:
         from_kafka("a", servers="x", options={"sasl.password": "hunter2"})
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["http://me:hunter2@registry:8081", "hunter2@registry:8081/"])
+def test_a_login_in_the_address_of_the_registry_is_refused(address: str) -> None:
+    with pytest.raises(
+        GraphError, match='contains a login; write the address without it, and registry_login="env:'
+    ) as refused:
+        from_kafka("a", servers="x", schema="id long", format="avro", registry=address)
+    assert "hunter2" not in str(refused.value)
+
+
+JAAS = "kafka.sasl.jaas.config"
+
+
+@pytest.mark.parametrize("made", [sources.spark_kafka, sinks.spark_kafka], ids=["source", "sink"])
+def test_a_login_of_sparks_own_connector_is_refused_if_spelled_out(made: Any) -> None:
+    with pytest.raises(GraphError, match=f'option "{JAAS}" of Spark\'s Kafka connector is a secret') as refused:
+        made(**{JAAS: 'password="hunter2"'})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_secrets_of_sparks_own_connector_are_named_until_the_query_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KAFKA_LOGIN", "hunter2")
+    options = {JAAS: "env:KAFKA_LOGIN", "subscribe": "orders", "includeHeaders": True, "failOnDataLoss": None}
+    resolved_options = {JAAS: "hunter2", "subscribe": "orders", "includeHeaders": "true"}
+    source = sources.spark_kafka(**options)
+    assert "hunter2" not in f"{source!r} {source.options}" and JAAS not in repr(source)
+    spark, frame = MagicMock(), MagicMock()
+    source.stream(spark, tmp_path)
+    spark.readStream.format.return_value.options.assert_called_once_with(**resolved_options)
+    sinks.spark_kafka(**options)(frame, 0)
+    frame.write.format.return_value.options.assert_called_once_with(**resolved_options)
 
 
 def test_secrets_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import json
 import struct
 import sys
 import time
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -19,7 +21,7 @@ pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "
 pytest.importorskip("fastavro", reason='tests of Kafka need pip install "headgate[kafka]"')
 
 import fastavro
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
@@ -31,6 +33,7 @@ from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.epochs.lanes import LaneError
 from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sources import kafka as from_kafka
+from headgate.spark.sources import kafka_reader
 from headgate.spark.sources.decoding import Decoding, Format
 from headgate.spark.sources.kafka_offsets import OffsetRange, Partition, share_out
 from headgate.spark.sources.kafka_reader import OWN
@@ -193,6 +196,32 @@ def test_offsets_of_a_finished_epoch_are_committed_for_the_group(kafka_servers: 
     until_s = time.monotonic() + WITHIN_S
     while (found := committed(kafka_servers, topic, group, 2)) != [5, 5]:
         assert time.monotonic() < until_s, found
+
+
+@pytest.mark.parametrize("refused", ["request", "partition"])
+def test_offsets_that_kafka_did_not_take_are_committed_again_while_the_job_is_idle(
+    kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    topic, group = new_topic(), new_topic("group")
+    write(kafka_servers, topic, map(order, range(10)), partitions=2)
+    epochs = Epochs(from_kafka(topic, servers=kafka_servers, group=group), tmp_path)
+    epochs.rows()
+    begun = epochs.reader.group_commit
+    assert begun is not None and begun.answer.result(WITHIN_S)
+    answer: Future[Any] = Future()
+    if refused == "request":
+        answer.set_exception(KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)))
+    else:
+        one = SimpleNamespace(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+        answer.set_result(SimpleNamespace(topic_partitions=[one]))
+    with monkeypatch.context() as patch:
+        broker = SimpleNamespace(alter_consumer_group_offsets=lambda *_, **__: {group: answer})
+        patch.setattr(kafka_reader, "admin", lambda *_: broker)
+        assert epochs.plan() == []
+    assert committed(kafka_servers, topic, group, 2) == [0, 0]
+    until_s = time.monotonic() + WITHIN_S
+    while (found := committed(kafka_servers, topic, group, 2)) != [5, 5]:
+        assert epochs.plan() == [] and time.monotonic() < until_s, found
 
 
 def test_new_topics_of_a_pattern_are_found(kafka_servers: str, tmp_path: Path) -> None:

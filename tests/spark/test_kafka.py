@@ -33,7 +33,7 @@ from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.epochs.lanes import LaneError
 from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sources import kafka as from_kafka
-from headgate.spark.sources import kafka_reader
+from headgate.spark.sources import kafka_reader, kafka_reading
 from headgate.spark.sources.decoding import Decoding, Format
 from headgate.spark.sources.kafka_offsets import OffsetRange, Partition, share_out
 from headgate.spark.sources.kafka_reader import OWN
@@ -261,6 +261,28 @@ def test_a_new_job_begins_where_its_author_wants(kafka_servers: str, tmp_path: P
     epochs = Epochs(source, tmp_path)
     write(kafka_servers, topic, [b"last"])
     assert offsets(epochs.rows()) == [(0, at) for at in range(first, 11)]
+
+
+def test_a_new_job_begins_with_the_first_row_of_a_time(
+    kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mock broker finds no offset by time, so the test answers such questions."""
+    topic, begin = new_topic(), datetime(2026, 5, 6, 7, tzinfo=UTC)
+    for minute in range(6):
+        at_ms = round((begin + timedelta(minutes=minute)).timestamp() * 1000)
+        write(kafka_servers, topic, [order(minute)], timestamp=at_ms)
+    ask, first_ms = kafka_reading._listed, round(begin.timestamp() * 1000)
+
+    def listed(options: Any, patience: Any, wanted: dict[Partition, Any], *more: Any) -> dict[Partition, int]:
+        times = {one: at for one, at in wanted.items() if isinstance(at, int)}
+        rest = {one: at for one, at in wanted.items() if one not in times}
+        by_time = {one: -(-(at - first_ms) // 60_000) if one.number == 0 else -1 for one, at in times.items()}
+        return by_time | ask(options, patience, rest, *more)
+
+    monkeypatch.setattr(kafka_reading, "_listed", listed)
+    source = from_kafka(topic, servers=kafka_servers, start="2026-05-06T07:03:30+00:00")
+    rows = Epochs(source, tmp_path).rows()
+    assert [(row["partition"], row["offset"], row["timestamp"].minute) for row in rows] == [(0, 4, 4), (0, 5, 5)]
 
 
 # -- backlog

@@ -41,7 +41,7 @@ PLANNED_MIN: Mapping[str, float] = {
     "kafka": 3.0,
     "chaos": 2.7,
     "metrics": 0.5,
-    "tables": 2.2,
+    "tables": 2.5,
     "dashboard": 2.2,
 }
 """Minutes that the default form of each benchmark should take on two quiet cores."""

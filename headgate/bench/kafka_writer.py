@@ -61,7 +61,7 @@ def main(place: Path, servers: str) -> None:
         if epoch is None:
             time.sleep(IDLE_S)
             continue
-        turn = Turn(f"{writing.start.life}/out", writing, epoch.number, is_new=False)
+        turn = Turn(f"{writing.start.life}/out", writing, epoch.number)
         while not _in_lane(reader, sink, epoch, turn):
             time.sleep(AGAIN_S)
         files.replace(place / COMMITTED, msgspec.json.encode(epoch))

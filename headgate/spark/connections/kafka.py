@@ -26,7 +26,18 @@ Options = tuple[tuple[str, str], ...]
 SERVERS = "bootstrap.servers"
 QUIET = {"log_level": "2", "log.connection.close": "false"}
 """librdkafka reports every refused connection on stderr; the client's errors say the same once."""
-OWN = frozenset(("group.id", "enable.auto.commit", "enable.auto.offset.store", "transactional.id", "auto.offset.reset"))
+ISOLATION, COMMITTED, UNCOMMITTED = "isolation.level", "read_committed", "read_uncommitted"
+"""Whether rows of open and of aborted transactions are left out, or read too."""
+OWN = frozenset(
+    (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "group.id",
+        ISOLATION,
+        "transactional.id",
+    )
+)
 """Options that decide which rows are read and written; they are Headgate's."""
 PASSING = frozenset(
     {
@@ -95,6 +106,11 @@ def resolved(options: Options) -> dict[str, str]:
     return all_revealed(dict(options), "Kafka")
 
 
+def isolation_of(options: Options) -> str:
+    """Which rows are read; only the options of an adopted query say so."""
+    return dict(options).get(ISOLATION, COMMITTED)
+
+
 def address(options: Options) -> str:
     """Where Kafka is, for people."""
     return dict(options)[SERVERS]
@@ -128,7 +144,9 @@ def heard(client: AdminClient) -> Iterator[None]:
 
 
 @cache
-def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) -> Consumer:
+def consumer(
+    options: Options, patience: KafkaPatience, group: str, owner: int, isolation: str | None = None
+) -> Consumer:
     """Reads ranges of offsets; never joins a group."""
     from confluent_kafka import Consumer
 
@@ -138,6 +156,7 @@ def consumer(options: Options, patience: KafkaPatience, group: str, owner: int) 
         "enable.auto.offset.store": "false",
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
+        ISOLATION: isolation or isolation_of(options),
     }
     # A lane reads one range of offsets: it fetches little beyond the end, and a fetch at the end of a partition returns at once.
     lean = {"fetch.wait.max.ms": "20", "queued.min.messages": "20000", "fetch.queue.backoff.ms": "5"}

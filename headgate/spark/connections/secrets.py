@@ -11,9 +11,18 @@ from headgate.errors import EngineError, GraphError
 
 ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
 SECRET = re.compile(
-    r"secret|password|token|credential|account.?key|sas.?key|\.key\.pem$|oauthbearer\.config$", re.IGNORECASE
+    r"secret|password|token|credential|account.?key|sas.?key|jaas|\.key\.pem$|oauthbearer\.config$", re.IGNORECASE
 )
 """Names of options whose values do not belong in a job file."""
+
+
+def has_login(address: str) -> bool:
+    """Whether a web address contains a user or a password.
+
+    >>> has_login("https://me:word@registry:8081/schemas"), has_login("https://registry:8081/@schemas")
+    (True, False)
+    """
+    return "@" in address.rpartition("://")[2].partition("/")[0]
 
 
 def check_options(values: Mapping[str, str], what: str) -> None:

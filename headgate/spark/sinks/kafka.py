@@ -1,9 +1,9 @@
 """Kafka as a sink: each row exactly once for readers of committed rows, or at least once.
 
 Exactly once: one lane writes all rows of an epoch in one transaction, together with a note that the epoch is written. The note is a record
-in the topic `headgate-epochs`, so that rows and note are there both or not at all. The first epoch of a start looks for the note before it
-writes: an epoch that Kafka has already, but Spark has not, is not written again. Kafka fences an older start by its transactional id, and
-the note names the newest start.
+in the topic `headgate-epochs`, so that rows and note are there both or not at all. Each epoch looks for notes before it writes: an epoch
+that Kafka has already, but Spark has not, is not written again, and a start that finds the note of a newer start writes no more. Taking
+over the transactional id before the look ends what another start has in flight.
 
 Exactly once without transactions: a note with the ends of all partitions is written before the rows of an epoch, and one without them
 after. A start that finds the first note, but not the second, reads back what was written since, and writes the rest. The topic must have
@@ -13,6 +13,7 @@ no other writer.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -32,7 +32,9 @@ from headgate.errors import GraphError
 from headgate.spark.connections.extras import require
 from headgate.spark.connections.failing import failure
 from headgate.spark.connections.kafka import (
+    COMMITTED,
     TOPIC,
+    UNCOMMITTED,
     Options,
     address,
     admin,
@@ -54,8 +56,11 @@ if TYPE_CHECKING:
 
 EPOCHS = "headgate-epochs"
 """The topic with the last epoch of each sink; it has one partition and is compacted."""
+NOTES = Partition(EPOCHS, 0)
 CREATE_S = 5.0
 """How long Kafka may take to create that topic; where it may not be created so, the first record creates it."""
+LOOK_S = 0.05
+"""How often a lane looks whether a transaction has ended."""
 FULL_S = 0.05
 """How long a lane waits for room when librdkafka's queue is full."""
 LONGEST_TRANSACTION_S = 900.0
@@ -82,8 +87,18 @@ class WriterRecord:
     """Where each partition ended before the rows of this epoch; None: they are all there."""
 
 
-_written: dict[str, tuple[JobStart, int]] = {}
-"""The last epoch that each writer of this process has written, and in which start. Owner: the thread of the job's query."""
+@dataclass(frozen=True, slots=True)
+class LastEpoch:
+    """The last epoch that a writer has written."""
+
+    start: JobStart
+    epoch: int
+    looked: int
+    """Up to which offset its lane read the notes."""
+
+
+_written: dict[str, LastEpoch] = {}
+"""The last epoch of each writer of this process. Owner: the thread of the job's query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +119,15 @@ class KafkaTopic:
             messages.mapInArrow(partial(send, self, writing), "rows long").collect()
             return
         writer = f"{writing.start.life}/{self.name or writing.sink}"
-        start, before = _written.pop(writer, (None, -1))  # an epoch that fails may be there all the same
-        turn = Turn(writer, writing, epoch, start == writing.start and before < epoch)
-        if not turn.is_new:
+        last = _written.pop(writer, None)  # an epoch that fails may be there all the same
+        goes_on = last is not None and last.start == writing.start and last.epoch < epoch
+        turn = Turn(writer, writing, epoch, last.looked if last is not None and goes_on else 0)
+        if not turn.looked:
             with asking_kafka(self.options):
                 create_notes(self.options, writing.patience.kafka)
         lane = send_rest if self.delivery is Delivery.READ_BACK else send_once
-        messages.repartition(1).mapInArrow(partial(lane, self, turn), "rows long").collect()
-        _written[writer] = writing.start, epoch
+        found = messages.repartition(1).mapInArrow(partial(lane, self, turn), "rows long, looked long").collect()
+        _written[writer] = LastEpoch(writing.start, epoch, max((row.looked for row in found), default=turn.looked))
 
     def _messages(self, rows: DataFrame) -> DataFrame:
         """Columns `topic`, `key`, `value` and `headers`. Rows without a column `value` become JSON."""
@@ -174,8 +190,8 @@ class Turn:
     writer: str
     writing: Writing
     epoch: int
-    is_new: bool
-    """Whether this start wrote an earlier epoch and never tried this one, so that it cannot be there."""
+    looked: int = 0
+    """Up to which offset this start read the notes before its last epoch, and found no later epoch there; 0: not at all."""
 
 
 def send(sink: KafkaTopic, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,34 +243,18 @@ def send_once(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -
     with asking_kafka(sink.options, operator):
         client = producer(sink.options, patience, **_transactional(turn.writer, patience))
         try:
-            client.init_transactions(patience.answer_s)
-            rows = 0 if _is_written(sink, turn) else _transact(client, sink, turn, batches)
+            client.init_transactions(
+                patience.answer_s
+            )  # what an earlier producer began is committed or aborted by then
+            found = look(sink, turn)
+            rows = 0 if found.note.epoch >= turn.epoch else _transact(client, sink, turn, batches)
         except _kafka_exception() as error:
             if is_fenced(error.args[0]):
                 raise failure(sink.too_late(turn.writing), operator) from error
             raise
     for _ in batches:  # of an epoch that is there: its rows are counted on their way
         pass
-    yield pa.RecordBatch.from_pydict({"rows": [rows]})
-
-
-def _is_written(sink: KafkaTopic, turn: Turn) -> bool:
-    """Looked up after the transactional id was taken over: what an earlier producer began is committed or aborted by then."""
-    return _must_look(turn) and _note(sink, turn).epoch >= turn.epoch
-
-
-def _must_look(turn: Turn) -> bool:
-    """Whether the epoch may be there: it is the first of this start, or it is tried again."""
-    context = TaskContext.get()
-    return not turn.is_new or (context is not None and context.attemptNumber() > 0)
-
-
-def _note(sink: KafkaTopic, turn: Turn) -> WriterRecord:
-    """What Kafka knows of this writer, unless a newer start has written."""
-    note = note_of(sink.options, turn.writing.patience.kafka, turn.writer)
-    if note.start > turn.writing.start.number:
-        raise failure(sink.too_late(turn.writing), turn.writing.sink)
-    return note
+    yield pa.RecordBatch.from_pydict({"rows": [rows], "looked": [found.end]})
 
 
 def _transact(client: Producer, sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> int:
@@ -311,12 +311,13 @@ def send_rest(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -
     """Writes those rows of an epoch that are not there."""
     rows = 0
     with asking_kafka(sink.options, turn.writing.sink):
-        note = _note(sink, turn) if _must_look(turn) else WriterRecord()
+        found = look(sink, turn)
+        note = found.note
         if note.epoch < turn.epoch or (note.epoch == turn.epoch and note.begun is not None):
             rows = _send_rest(sink, turn, note, batches)
     for _ in batches:
         pass
-    yield pa.RecordBatch.from_pydict({"rows": [rows]})
+    yield pa.RecordBatch.from_pydict({"rows": [rows], "looked": [found.end]})
 
 
 def _send_rest(sink: KafkaTopic, turn: Turn, note: WriterRecord, batches: Iterator[pa.RecordBatch]) -> int:
@@ -376,15 +377,57 @@ def create_notes(options: Options, patience: KafkaPatience) -> None:
             future.result(CREATE_S)
 
 
-def note_of(options: Options, patience: KafkaPatience, writer: str) -> WriterRecord:
-    """The last committed note of a writer."""
-    notes = Partition(EPOCHS, 0)
-    low, high = (ask(options, patience, [notes])[notes] for ask in (lowest, highest))
-    if low >= high:
-        return WriterRecord()
-    client = consumer(options, patience, "headgate-epochs", os.getpid())
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a lane found in the topic of notes."""
+
+    note: WriterRecord
+    """The last committed note of this epoch or of a later one."""
+    end: int
+    """Up to which offset it read."""
+
+
+def look(sink: KafkaTopic, turn: Turn) -> Look:
+    """What Kafka knows of this epoch, unless a newer start has written.
+
+    Notes of open and of aborted transactions are read too: they prove a newer start as well. Only if one of them is of this epoch, the
+    lane waits until Kafka tells which ones are committed: an open transaction of another sink hides all notes after it until it ends.
+    """
+    options, patience, start = sink.options, turn.writing.patience.kafka, turn.writing.start.number
+    end = highest(options, patience, [NOTES], UNCOMMITTED)[NOTES]
+    first = turn.looked if 0 < turn.looked <= end else lowest(options, patience, [NOTES])[NOTES]
+    found = notes_of(options, patience, turn.writer, (first, end), UNCOMMITTED)
+    if any(note.start > start for note in found.values()):
+        raise failure(sink.too_late(turn.writing), turn.writing.sink)
+    doubtful = [offset for offset, note in found.items() if note.epoch >= turn.epoch]
+    if not doubtful:
+        return Look(WriterRecord(), end)
+    until = doubtful[-1] + 1
+    _await_committed(sink, turn, until)
+    certain = notes_of(options, patience, turn.writer, (doubtful[0], until), COMMITTED)
+    return Look(certain[max(certain)] if certain else WriterRecord(), end)
+
+
+def notes_of(
+    options: Options, patience: KafkaPatience, writer: str, between: tuple[int, int], isolation: str
+) -> dict[int, WriterRecord]:
+    """The notes of a writer between these offsets."""
+    first, end = between
+    if first >= end:
+        return {}
+    client = consumer(options, patience, EPOCHS, os.getpid(), isolation)
     reading = Reading(client, options, patience, "", lambda *_: None)
-    wanted, last = writer.encode(), None
-    for page in reading.pages([OffsetRange(notes, low, high)]):
-        last = next((message.value() for message in reversed(page) if message.key() == wanted), last)
-    return WriterRecord() if last is None else msgspec.json.decode(last, type=WriterRecord)
+    messages: Iterator[Any] = (one for page in reading.pages([OffsetRange(NOTES, first, end)]) for one in page)
+    own = (one for one in messages if one.key() == writer.encode())
+    return {one.offset(): msgspec.json.decode(one.value(), type=WriterRecord) for one in own}
+
+
+def _await_committed(sink: KafkaTopic, turn: Turn, until: int) -> None:
+    """Readers of committed rows can read up to this offset, or it fails."""
+    options, patience = sink.options, turn.writing.patience.kafka
+    until_s = time.monotonic() + patience.answer_s
+    while highest(options, patience, [NOTES])[NOTES] < until:
+        if time.monotonic() > until_s:
+            told = f'Kafka at {address(options)} did not end a transaction in topic "{EPOCHS}": TimeoutError'
+            raise failure(f"{told} after {patience.answer_s:g} s", turn.writing.sink)
+        time.sleep(LOOK_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headgate.spark import jvm
+from headgate.spark.connections.secrets import all_revealed
+from headgate.spark.sources.pass_through import kafka_options
 from headgate.topology import Writer, once
 
 if TYPE_CHECKING:
@@ -35,10 +37,12 @@ def discard() -> Writer:
 def spark_kafka(**options: Any) -> Writer:
     """Kafka through Spark's own connector; at least once, because Kafka takes an epoch that is written again for a new one.
 
-    Rows need a column `value`: `sinks.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "topic": "alerts"})`
+    Rows need a column `value`: `sinks.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "topic": "alerts"})`. Secrets are written
+    as "env:NAME" or "file:PATH".
     """
+    given = kafka_options(options)
 
     def write(frame: DataFrame, epoch: int) -> None:
-        frame.write.format("kafka").options(**options).save()
+        frame.write.format("kafka").options(**all_revealed(given, "Spark's Kafka connector")).save()
 
     return once(write)

@@ -24,6 +24,10 @@ WIRE = struct.Struct(">bI")
 REGISTRY_S = 10.0
 """How long the schema registry may take to answer; a schema is asked for once per process."""
 
+AWAY, REFUSED = (408, 429), (401, 403)
+"""Statuses of a registry that answers later, as all from 500 do, and of one that wants another login."""
+_LOGIN = 'name user:password with registry_login="env:NAME" or "file:PATH"'
+
 
 class Format(StrEnum):
     """How the values of messages are written."""
@@ -180,11 +184,15 @@ def registered(registry: str, number: int, login: str) -> str:
             auth=(user, password) if login else None,
             timeout=REGISTRY_S,
         )
+        if answer.is_server_error or answer.status_code in AWAY:
+            raise EngineError(f"the schema registry {registry} is away: ConnectionError: HTTP {answer.status_code}")
+        if answer.status_code in REFUSED:
+            raise EngineError(f"the schema registry {registry} refused the login: HTTP {answer.status_code}; {_LOGIN}")
         answer.raise_for_status()
         return str(answer.json()["schema"])
     except httpx.TransportError as error:
         raise EngineError(f"the schema registry {registry} cannot be reached: ConnectionError: {error}") from None
-    except (httpx.HTTPStatusError, ValueError, KeyError) as error:
+    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError) as error:
         raise EngineError(f"the schema registry {registry} has no schema {number}: {error}") from None
 
 

@@ -23,6 +23,7 @@ from headgate.errors import GraphError
 from headgate.spark.connections.extras import require
 from headgate.spark.connections.kafka import TOPIC, Options, address, asking_kafka, checked_options
 from headgate.spark.connections.patience import KafkaPatience
+from headgate.spark.connections.secrets import has_login
 from headgate.spark.sources.declared import declared_columns
 from headgate.spark.sources.decoding import Decoding, Format, checked_avro
 from headgate.spark.sources.kafka_offsets import (
@@ -205,6 +206,11 @@ def _decoding(schema: str | None, format: str | None, avro_schema: Any, registry
         return Decoding(kind)
     if (avro_schema is None) == (registry is None):
         raise GraphError('format is "avro"; give it avro_schema, or the address of a schema registry as registry')
+    if registry and has_login(registry):
+        raise GraphError(
+            'the address of the schema registry contains a login; write the address without it, and registry_login="env:NAME"'
+            ' or "file:PATH", where user:password is'
+        )
     return Decoding(kind, "" if avro_schema is None else checked_avro(avro_schema), registry or "", login)
 
 

@@ -6,8 +6,9 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from headgate import files
 from headgate.spark.connections.failing import failure
-from headgate.spark.connections.kafka import Options, address, asking_kafka, consumer
+from headgate.spark.connections.kafka import Options, address, admin, asking_kafka, consumer
 from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.sources import levers
 from headgate.spark.sources.declared import remembered
@@ -113,6 +114,38 @@ def uncounted(place: Path, marks: Mapping[Partition, PartitionPosition]) -> dict
     return found
 
 
+# -- offsets of a consumer group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """A commit of offsets for a consumer group, which Kafka may not have answered yet."""
+
+    marks: dict[Partition, PartitionPosition]
+    answer: Future[Any]
+
+    @staticmethod
+    def begun(
+        options: Options, patience: KafkaPatience, group: str, marks: dict[Partition, PartitionPosition]
+    ) -> GroupCommit:
+        """The request is on its way."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+        offsets = [TopicPartition(one.topic, one.number, mark.offset) for one, mark in marks.items()]
+        asking = admin(options, patience, os.getpid()).alter_consumer_group_offsets
+        answers = asking([ConsumerGroupTopicPartitions(group, offsets)], request_timeout=patience.answer_s)
+        return GroupCommit(marks, answers[group])
+
+    def is_answered(self) -> bool:
+        return self.answer.done()
+
+    def is_taken(self) -> bool:
+        """Whether Kafka has taken all of these offsets."""
+        if not self.answer.done() or self.answer.exception() is not None:
+            return False
+        return all(one.error is None for one in self.answer.result().topic_partitions)
+
+
 # -- what Spark sees
 
 
@@ -148,7 +181,9 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.seen: dict[Partition, int] = {}
         """Where each partition ended when it was last looked at."""
         self.committed: dict[Partition, PartitionPosition] = {}
-        """What was last committed for the group."""
+        """What Kafka took last for the group."""
+        self.group_commit: GroupCommit | None = None
+        """The last commit for the group."""
         self.partitions_known: list[Partition] = []
         self.discovered_s: float | None = None
 
@@ -189,16 +224,18 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _commit_for_group(self, done: Mapping[Partition, PartitionPosition]) -> None:
         """Every epoch before these marks is finished. The lag of a group is for people: a failure to commit does not end the job.
 
-        Spark's own `commit` comes with the next epoch that has rows: the lag of an idle job would never be zero.
+        Spark's own `commit` comes with the next epoch that has rows: the lag of an idle job would never be zero. Each look asks what became
+        of the commit before, and commits again what Kafka did not take.
         """
-        if not self.group or done == self.committed:
+        if not self.group:
             return
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaException
 
-        offsets = [TopicPartition(one.topic, one.number, mark.offset) for one, mark in done.items()]
-        with suppress(KafkaException):
-            consumer(self.kafka, self._patience, self.group, os.getpid()).commit(offsets=offsets, asynchronous=True)
-            self.committed = dict(done)
+        if self.group_commit is not None and self.group_commit.is_taken():
+            self.committed = self.group_commit.marks
+        if (self.group_commit is None or self.group_commit.is_answered()) and done != self.committed:
+            with suppress(KafkaException):
+                self.group_commit = GroupCommit.begun(self.kafka, self._patience, self.group, dict(done))
 
     @property
     def _patience(self) -> KafkaPatience:

@@ -12,7 +12,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from headgate.spark.connections.failing import failure
-from headgate.spark.connections.kafka import Options, address, admin, asking_kafka, heard, is_passing, kafka_failure
+from headgate.spark.connections.kafka import (
+    COMMITTED,
+    UNCOMMITTED,
+    Options,
+    address,
+    admin,
+    asking_kafka,
+    heard,
+    is_passing,
+    isolation_of,
+    kafka_failure,
+)
 from headgate.spark.connections.patience import KafkaPatience
 from headgate.spark.sources.kafka_offsets import Bounds, OffsetRange, Partition
 
@@ -61,9 +72,11 @@ def lowest(options: Options, patience: KafkaPatience, partitions: Iterable[Parti
     return _listed(options, patience, dict.fromkeys(partitions, EARLIEST))
 
 
-def highest(options: Options, patience: KafkaPatience, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """The offset after the last row that can be read: rows of open transactions cannot."""
-    return _listed(options, patience, dict.fromkeys(partitions, LATEST))
+def highest(
+    options: Options, patience: KafkaPatience, partitions: Iterable[Partition], isolation: str | None = None
+) -> dict[Partition, int]:
+    """The offset after the last row that can be read: readers of committed rows cannot read beyond an open transaction."""
+    return _listed(options, patience, dict.fromkeys(partitions, LATEST), isolation)
 
 
 def since(
@@ -75,7 +88,9 @@ def since(
     return found | ends
 
 
-def _listed(options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int]) -> dict[Partition, int]:
+def _listed(
+    options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int], isolation: str | None = None
+) -> dict[Partition, int]:
     """One request to each broker, for all of its partitions."""
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -88,8 +103,9 @@ def _listed(options: Options, patience: KafkaPatience, wanted: Mapping[Partition
         TopicPartition(one.topic, one.number): spec.for_timestamp(what) if isinstance(what, int) else specs[what]()
         for one, what in wanted.items()
     }
-    committed, answer_s = IsolationLevel.READ_COMMITTED, patience.answer_s
-    futures = _client(options, patience).list_offsets(asked, isolation_level=committed, request_timeout=answer_s)
+    levels = {COMMITTED: IsolationLevel.READ_COMMITTED, UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED}
+    level = levels[isolation or isolation_of(options)]
+    futures = _client(options, patience).list_offsets(asked, isolation_level=level, request_timeout=patience.answer_s)
     return {Partition(one.topic, one.partition): int(future.result().offset) for one, future in futures.items()}
 
 

@@ -1,10 +1,13 @@
-"""Sources that are Spark's own: files in a directory, and Spark's own Kafka connector. Options go through as they are."""
+"""Sources that are Spark's own: files in a directory, and Spark's own Kafka connector. Options go through, but for secrets of Kafka."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from headgate.spark.connections.secrets import all_revealed, check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,16 +18,19 @@ class PassThrough:
     """One of Spark's streaming sources with its options."""
 
     format: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
     schema: str | None = None
     arrival: str | None = None
     """The column that says when a row arrived."""
     stamp: str | None = None
     """An expression that makes this column."""
+    names_secrets: bool = False
+    """Whether options may be `env:NAME` or `file:PATH`."""
     elastic: bool = False
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:
-        reader = spark.readStream.format(self.format).options(**self.options)
+        options = all_revealed(self.options, f'source "{self.format}" of Spark') if self.names_secrets else self.options
+        reader = spark.readStream.format(self.format).options(**options)
         frame = (reader.schema(self.schema) if self.schema is not None else reader).load()
         if self.arrival is None or self.stamp is None:
             return frame
@@ -48,6 +54,15 @@ def files(path: str | Path, *, schema: str, format: str = "json", **options: Any
 def spark_kafka(**options: Any) -> PassThrough:
     """Kafka through Spark's own connector (`spark.jars.packages` must name spark-sql-kafka); a row arrived at its timestamp.
 
-    Options have dots in their names: `sources.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"})`
+    Options have dots in their names: `sources.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "subscribe": "orders"})`. Secrets are
+    written as "env:NAME" or "file:PATH", such as `kafka.sasl.jaas.config`.
     """
-    return PassThrough("kafka", options, None, "timestamp")
+    return PassThrough("kafka", kafka_options(options), None, "timestamp", names_secrets=True)
+
+
+def kafka_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options of Spark's Kafka connector as texts; refuses secrets that are spelled out."""
+    there = {name: value for name, value in options.items() if value is not None}
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in there.items()}
+    check_options(given, "Spark's Kafka connector")
+    return given

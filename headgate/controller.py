@@ -185,16 +185,16 @@ class Controller:
     def resume(self, now_s: float) -> float | None:
         """Resume from the journal; return the time of its last round, None if the journal is empty.
 
-        The controller applies a recorded action without an outcome again: applying an action twice changes nothing.
+        The controller applies a recorded action without an outcome again: applying an action twice changes nothing. The windows stay as
+        they are: a caller whose engine has kept its counters hands the windows over.
         """
         restored = self.journal.restore() if self.journal is not None else None
         if self.journal is None or restored is None:
             return None
-        if restored.at_s <= now_s:  # after the clock was set back, records from the future would block new measurements
+        if (
+            restored.at_s <= now_s
+        ):  # after the clock was set back, waits that end in the future would block all decisions
             self.policy.load(restored.state)
-            longer_s = self._longer_s(self.engine.jobs())
-            for snapshot in restored.snapshots:
-                self.windows = self.windows.push(snapshot, self.settings.window_s, longer_s)
         about_jobs = (one for one in self.journal.actions(since_s=restored.at_s) if not one.action.concerns_host)
         for recorded in about_jobs:
             if recorded.outcome is not None and not recorded.applied:

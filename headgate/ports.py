@@ -261,7 +261,7 @@ class Restored:
     state: bytes
     """The scheduler's state as of the last round."""
     snapshots: tuple[Snapshot, ...]
-    """The newest snapshots, in order of time."""
+    """The newest snapshots, in order of time: a prediction is made from them."""
     unfinished: tuple[RecordedAction, ...]
     """Actions about jobs without an outcome: the controller applies them again."""
     actions: tuple[RecordedAction, ...]

@@ -277,6 +277,14 @@ def test_controller_whose_clock_was_set_back_starts_afresh(journal: Journal) -> 
     assert again.windows.samples == {}
 
 
+def test_resuming_leaves_the_windows_to_the_caller_because_a_new_engine_counts_from_zero(journal: Journal) -> None:
+    first = controller(cluster(), journal)
+    turn(first, 5)
+    again = controller(cluster(), journal)
+    again.resume(first.engine.observe().at_s)
+    assert again.windows.samples == {}
+
+
 def test_action_that_was_written_down_but_not_done_is_carried_out_once(journal: Journal) -> None:
     engine = crash_before_applying(journal)
     assert engine.applied == []
@@ -394,8 +402,9 @@ def journey(engine: SimulatedEngine, journal: Journal, settings: Settings, polic
     for _ in range(270):
         engine.sleep_until(engine.now_s() + settings.round_s)
         if restart:
-            controlled = fresh()
+            windows, controlled = controlled.windows, fresh()
             controlled.resume(engine.now_s())
+            controlled.windows = windows
         _, decision = controlled.round()
         log.append((decision.cause, controlled.policy.dump(), dict(engine.observe().allocation)))
     return log

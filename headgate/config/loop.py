@@ -317,6 +317,6 @@ FAST: Mapping[str, float] = {
 
 
 def snapshots_needed(settings: Settings) -> int:
-    """Snapshots that a restarted controller needs to go on with full windows."""
+    """Number of snapshots that a journal keeps: a prediction by `headgate what-if` needs full windows."""
     longest_s = max(settings.window_s, settings.health_window_s)
     return math.ceil(longest_s / settings.round_s) + 2

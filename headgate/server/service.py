@@ -20,7 +20,6 @@ from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import View
 from headgate.core.model import Action, Outcome
 from headgate.core.quantities import show_seconds
-from headgate.core.windows import Windows
 from headgate.errors import HeadgateError, InputError
 from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.hosts.landlord import Landlord
@@ -141,8 +140,6 @@ class Service:
             self._give_up_unfinished("the clock was set back")
         elif self._resume() is not None:
             self.controller.policy.interrupted()
-        # The engine is new, and so are its counters: nothing may be measured across the restart.
-        self.controller.windows = Windows({})
         self.journal.set_about(explain.CLOCK_KEY, explain.WALL_CLOCK)
         self.journal.set_about(POLICY_KEY, self.loop.policy)
         recent = [one for one in self.journal.actions() if not one.action.concerns_host][-KEPT_ACTIONS:]

@@ -295,7 +295,7 @@ class Journal(Past, Protocol):
         """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
         """Write the outcome of an action; the last outcome counts."""

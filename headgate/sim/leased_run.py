@@ -20,7 +20,7 @@ from headgate.hosts.leasing import LeaseView
 from headgate.hosts.planners import HostsView
 from headgate.hosts.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
 from headgate.journal import MemoryJournal
-from headgate.ports import Engine, Journal
+from headgate.ports import Journal
 from headgate.scheduler.policies import Headgate, Policy, Static
 from headgate.sim.constants import LEASED_STEP_S
 from headgate.sim.models.leased import LeasedEngine
@@ -41,7 +41,6 @@ class LanePlanner:
 
     def __init__(self, engine: LeasedEngine, settings: Settings, plan: Plan) -> None:
         self.terms, self.settings = engine.terms, settings
-        self.engine: Engine | None = engine
         self.place, self.take_use = engine.place, engine.take_use
         self._plan = plan
 

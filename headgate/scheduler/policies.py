@@ -22,7 +22,7 @@ from headgate.health.examiners import Examiner
 from headgate.scheduler import advice, events, rules
 from headgate.scheduler.memory import Decision, State
 from headgate.scheduler.quarantine import arriving, quarantined, restart_windows
-from headgate.scheduler.regulation import PolicyAdvice, Regulation
+from headgate.scheduler.regulation import AskAll, PolicyAdvice, Regulation, one_by_one
 
 KEPT_DECISIONS = 5
 """Number of latest decisions that an `InvalidTransitionError` carries."""
@@ -65,10 +65,12 @@ class Policy(Protocol):
 class Headgate:
     """Headgate's policy: scheduler rules for jobs with intents, health policies for self-regulating jobs."""
 
-    def __init__(self, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, examiners: Mapping[str, Examiner] | None = None, ask_all: AskAll = one_by_one
+    ) -> None:
         self.settings = settings
         self.state = State()
-        self.regulation = Regulation(settings, examiners or {})
+        self.regulation = Regulation(settings, examiners or {}, ask_all)
         self._story: deque[str] = deque(maxlen=KEPT_DECISIONS)
         """The latest decisions, for the text of an `InvalidTransitionError`."""
 
@@ -211,12 +213,14 @@ class Threshold(Static):
         self._acted_s = msgspec.json.decode(data, type=dict[str, float])
 
 
-def policy_named(name: str, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> Policy:
+def policy_named(
+    name: str, settings: Settings, examiners: Mapping[str, Examiner] | None = None, ask_all: AskAll = one_by_one
+) -> Policy:
     """The policy with this name; `manual` differs from `static` only in its initial allocation."""
     if name == "headgate":
-        return Headgate(settings, examiners)
+        return Headgate(settings, examiners, ask_all)
     if name == "lanes-only":
-        return Headgate(dataclasses.replace(settings, remedies="lanes"), examiners)
+        return Headgate(dataclasses.replace(settings, remedies="lanes"), examiners, ask_all)
     if name == "threshold":
         return Threshold(settings)
     return Static()

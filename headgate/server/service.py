@@ -38,6 +38,7 @@ from headgate.server.state_changes import StateChanges, state_sentence
 from headgate.server.state_sizes import StateSizes
 from headgate.server.status import Health, Picture, Status, Tally, action_status, leases_of
 from headgate.server.tenants import Tenant, Tenants
+from headgate.threads import in_parallel
 
 CLOCK_TOLERANCE_S = 1.0
 """A last round that lies this far ahead is none of a clock that was set back."""
@@ -100,7 +101,7 @@ class Service:
             lambda name: self.tenants.get(name).quota.share,
             lambda name: self.tenants.get(name).weight,
         )
-        policy = policy_named(loop.policy, loop.settings, loop.user_policies)
+        policy = policy_named(loop.policy, loop.settings, loop.user_policies, in_parallel)
         self.alerts = Alerts(watcher.tell, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)
         rules = JobRules(loop.settings, loop.user_policies, self.accounts)

@@ -25,6 +25,7 @@ from headgate.sim.models.continuous import ContinuousEngine
 from headgate.sim.models.epochs import EpochEngine
 from headgate.sim.models.lanes import LaneEngine
 from headgate.sim.spec import JobSpec, OperatorSpec, Scenario
+from headgate.threads import in_parallel
 
 Watcher = Callable[[View, Decision, Policy], None]
 
@@ -142,7 +143,7 @@ def run(
         examiners = guarded(scenario.user_policies, Path(scenario.directory), scenario.settings.policy_patience_s)
         for examiner in examiners.values():
             stack.callback(examiner.close)
-        policy = policy_named(policy_name, scenario.settings, examiners)
+        policy = policy_named(policy_name, scenario.settings, examiners, in_parallel)
         _run(result, policy, journal, watch, observe_only)
     return result
 

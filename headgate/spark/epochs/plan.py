@@ -9,7 +9,6 @@ nothing is computed twice.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +20,11 @@ import pyarrow as pa
 
 from headgate.core.model import Graph, JobAllocation
 from headgate.errors import EngineError
-from headgate.spark import jvm
 from headgate.spark.epochs.lanes import BatchLane, EventLane
 from headgate.spark.epochs.places import ONE_HOST, AvailableHosts
 from headgate.spark.keyed.operator import KeyedStates
 from headgate.spark.measuring.metering import SCANNED, Gateway, OperatorPlan
+from headgate.spark.plans import LogicalPlan
 from headgate.spark.reasons import reason_of
 from headgate.state.hosting import Wanted
 from headgate.topology import Kind, Node, Topology
@@ -340,55 +339,21 @@ def _keep(frame: Frame, epoch: EpochPlan) -> Frame:
 
 # -- shape -----------------------------------------------------------------------------------------------------------------------
 
-NARROW = frozenset(
-    ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "MapInArrow", "Union", "View", "Sample")
-)
-"""Logical operators that leave rows in the partitions they came in."""
-LEAVES = frozenset(("LogicalRDD", "LocalRelation"))
-KEEPING = frozenset(("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression"))
-"""Logical operators that put out a row for every row."""
-
 
 def shape(epoch: EpochPlan) -> PlanShape:
     """The shape of every epoch's plan, from an epoch that was built without knowing it."""
     topology, graph = epoch.blueprint.topology, epoch.blueprint.graph
-    trees = {name: _tree(frame.rows) for name, frame in epoch.frames.items()}
-    kinds = {name: Counter(kind for kind, _ in tree) for name, tree in trees.items()}
-    narrow = frozenset(name for name, frame in epoch.frames.items() if _is_narrow(kinds[name], len(frame.before)))
+    plans = {name: LogicalPlan.of(frame.rows) for name, frame in epoch.frames.items()}
+    narrow = frozenset(name for name, frame in epoch.frames.items() if plans[name].is_narrow(len(frame.before)))
     keeping = frozenset(
         name
         for name, node in topology.nodes.items()
-        if node.kind is Kind.TRANSFORM and len(node.inputs) == 1 and _keeps(kinds[name], kinds[node.inputs[0]])
+        if node.kind is Kind.TRANSFORM and len(node.inputs) == 1 and plans[name].keeps_rows_of(plans[node.inputs[0]])
     )
-    twice = {name for sink in graph.sinks if _by_range(trees[sink]) for name in before(graph, sink)} - keeping
+    twice = {
+        name for sink in graph.sinks if plans[sink].orders_across_partitions for name in before(graph, sink)
+    } - keeping
     return PlanShape(narrow, keeping, {**dict.fromkeys(twice), **_arrivals(epoch)})
-
-
-def _tree(rows: DataFrame) -> list[tuple[str, str]]:
-    """The nodes of its logical plan: (kind, what follows)."""
-    lines = jvm.analyzed_plan(rows).splitlines()
-    nodes = (line.lstrip(" :+-").partition(" ") for line in lines)
-    return [(kind, rest) for kind, _, rest in nodes]
-
-
-def _by_range(tree: list[tuple[str, str]]) -> bool:
-    """Whether some rows are put in order across partitions."""
-    return any(
-        (kind == "Sort" and rest.endswith(", true")) or (kind == "RepartitionByExpression" and " NULLS " in rest)
-        for kind, rest in tree
-    )
-
-
-def _is_narrow(kinds: Counter[str], planned: int) -> bool:
-    """Whether there is no exchange but those that were planned."""
-    exchanges = sum(count for kind, count in kinds.items() if kind.startswith("Repartition"))
-    others = {kind for kind in kinds if not kind.startswith("Repartition")}
-    return others - LEAVES <= NARROW and exchanges <= planned
-
-
-def _keeps(after: Counter[str], before: Counter[str]) -> bool:
-    """Whether nothing has come to the plan that can drop or add rows; its own meter is a filter."""
-    return not before - after and set(after - before - Counter(Filter=1)) <= KEEPING
 
 
 def _arrivals(epoch: EpochPlan) -> dict[str, str | None]:

@@ -16,7 +16,7 @@ from headgate.config import Settings
 from headgate.core.hosts import HostType, OperatorKey, host_name
 from headgate.core.metrics import JobView, View, utility_of
 from headgate.core.sizing import needed_work
-from headgate.hosts.leases import LeasedCluster, LeaseHost, Ledger, StartLane, Step
+from headgate.hosts.leases import LeasedCluster, LeaseHost, Ledger, PlanStep, StartLane
 from headgate.hosts.provision import (
     ProvisionPlan,
     ProvisionState,
@@ -46,7 +46,7 @@ class LeaseView:
 
 def step(
     state: ProvisionState, now: LeaseView, terms: Terms, settings: Settings
-) -> tuple[ProvisionState, tuple[Step, ...]]:
+) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
     """One decision: room for lanes that have none, hosts that earn their price, hosts that are not needed any more."""
     first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
     seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
@@ -61,11 +61,11 @@ def step(
 
 # -- lanes that lack room --------------------------------------------------------------------------------------------------------
 
-Wanted = tuple[OperatorKey, ...]
+WantedLanes = tuple[OperatorKey, ...]
 """One entry per lane, the most urgent first."""
 
 
-def lanes_wanted(now: LeaseView, settings: Settings) -> Wanted:
+def lanes_wanted(now: LeaseView, settings: Settings) -> WantedLanes:
     """Lanes without room, those of the worthiest jobs first."""
     missing = {name: job for name, job in now.view.jobs.items() if at_risk(job, settings)}
     lanes: list[OperatorKey] = []
@@ -108,8 +108,8 @@ def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
 
 
 def _where_there_is_room(
-    plan: ProvisionPlan, wanted: Wanted, spare: Spare, terms: Terms
-) -> tuple[ProvisionPlan, Wanted]:
+    plan: ProvisionPlan, wanted: WantedLanes, spare: Spare, terms: Terms
+) -> tuple[ProvisionPlan, WantedLanes]:
     left: list[OperatorKey] = []
     for operator in wanted:
         # Where one lane found no room, its like need not look.
@@ -123,8 +123,8 @@ def _where_there_is_room(
 
 
 def _with_host(
-    plan: ProvisionPlan, wanted: Wanted, view: View, terms: Terms, settings: Settings
-) -> tuple[ProvisionPlan, Wanted] | None:
+    plan: ProvisionPlan, wanted: WantedLanes, view: View, terms: Terms, settings: Settings
+) -> tuple[ProvisionPlan, WantedLanes] | None:
     """The plan with one host more, filled with wanted lanes; None if none may be leased, or it would not be worth it."""
     kind = cheapest(plan.cluster.needs[wanted[0]], terms.kinds)
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
@@ -137,7 +137,7 @@ def _with_host(
     return larger, left
 
 
-def _filled(plan: ProvisionPlan, wanted: Wanted, kind: HostType) -> tuple[ProvisionPlan, Wanted]:
+def _filled(plan: ProvisionPlan, wanted: WantedLanes, kind: HostType) -> tuple[ProvisionPlan, WantedLanes]:
     name = host_name(plan.leases + 1)
     plan = plan.then(LeaseHost(name, kind))
     left: list[OperatorKey] = []

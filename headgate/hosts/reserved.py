@@ -17,9 +17,9 @@ from headgate.core.model import Action, ActionKind, Cause
 from headgate.core.sizing import Lanes, lane_limit, waiting
 from headgate.health.resolving import lanes_changed
 from headgate.hosts import actions as host_actions
-from headgate.hosts.leases import LeasedCluster, LeaseHost, Need, ReleaseHost, Step, StopLane, apply_step
+from headgate.hosts.leases import LeasedCluster, LeaseHost, Need, PlanStep, ReleaseHost, StopLane, apply_step
 from headgate.hosts.planners import HostsView, SharedSlots
-from headgate.hosts.provision import PROVISIONERS, Demand, ProvisionerName, ProvisionState, ProvisionView, Terms
+from headgate.hosts.provision import PROVISIONERS, OperatorDemand, ProvisionerName, ProvisionState, ProvisionView, Terms
 
 NO_EXPECTATION_S = float("inf")
 """Expected duration of the rows of a job without a latency intent: no row takes too long."""
@@ -47,7 +47,7 @@ class ReservedSlots(SharedSlots):
         self._cluster = cluster
         return state, list(self._actions(steps, now))
 
-    def _actions(self, steps: Sequence[Step], now: HostsView) -> Iterator[Action]:
+    def _actions(self, steps: Sequence[PlanStep], now: HostsView) -> Iterator[Action]:
         """The steps as actions in their order; the steps of a job become one new allocation, in place of the first of them."""
         changed = set()
         for step in steps:
@@ -99,16 +99,16 @@ def need_of(job: JobView, operator: str, terms: Terms) -> Need:
     return Need(1.0, kind.memory_mb / kind.cores) if job.job.graph.operators[operator].inputs else Need(0.0, 0.0)
 
 
-def demands_of(job: JobView) -> Mapping[OperatorKey, Demand]:
+def demands_of(job: JobView) -> Mapping[OperatorKey, OperatorDemand]:
     """The operators with lanes as they were measured; rows that wait for an epoch count as queued at the busiest operator."""
     operators, name = job.allocation.lanes, job.job.name
     expected_s = job.job.intent.latency_s or NO_EXPECTATION_S
     if job.span is None:
-        return {(name, one): Demand(expected_s, None, None) for one in operators}
+        return {(name, one): OperatorDemand(expected_s, None, None) for one in operators}
     queues = _queues(job, operators)
     duration_s = job.recent_latency_s if job.recent_latency_s is not None else job.latency_s
     return {
-        (name, one): Demand(expected_s, duration_s, queues[one], sum(job.span.busy_s(one)) / job.span.seconds)
+        (name, one): OperatorDemand(expected_s, duration_s, queues[one], sum(job.span.busy_s(one)) / job.span.seconds)
         for one in operators
     }
 

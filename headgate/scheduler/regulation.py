@@ -68,13 +68,13 @@ class PolicyAdvice:
 
 NO_ADVICE = PolicyAdvice()
 
-Answer = tuple[dict[str, tuple[Alert, ...]], str]
+PolicyAlerts = tuple[dict[str, tuple[Alert, ...]], str]
 """Alerts of one policy by job, and the error if the policy failed; empty without an error."""
-AskAll = Callable[[Callable[[str], Answer], Sequence[str]], Iterable[Answer]]
+AskAll = Callable[[Callable[[str], PolicyAlerts], Sequence[str]], Iterable[PolicyAlerts]]
 """Asks all of these policies, and returns their answers in the same order."""
 
 
-def one_by_one(ask: Callable[[str], Answer], policies: Sequence[str]) -> Iterable[Answer]:
+def one_by_one(ask: Callable[[str], PolicyAlerts], policies: Sequence[str]) -> Iterable[PolicyAlerts]:
     """Ask one policy after another."""
     return map(ask, policies)
 
@@ -183,7 +183,7 @@ class Regulation:
             if trouble:
                 self._switch_off(name, trouble, view.at_s)
 
-    def _alerts_of(self, policy: str, trials: Trials, view: View) -> Answer:
+    def _alerts_of(self, policy: str, trials: Trials, view: View) -> PolicyAlerts:
         alerts: dict[str, tuple[Alert, ...]] = {}
         try:
             for name, job in view.jobs.items():

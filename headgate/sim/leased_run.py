@@ -15,7 +15,7 @@ from headgate.errors import InputError
 from headgate.hosts import leasing
 from headgate.hosts.actions import action_of
 from headgate.hosts.landlord import Landlord
-from headgate.hosts.leases import LaneStep, LeaseHost, MoveLane, ReleaseHost, StartLane, Step, StopLane
+from headgate.hosts.leases import LaneStep, LeaseHost, MoveLane, PlanStep, ReleaseHost, StartLane, StopLane
 from headgate.hosts.leasing import LeaseView
 from headgate.hosts.planners import HostsView
 from headgate.hosts.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
@@ -33,13 +33,13 @@ BUSIEST = 2
 """Operators with the most rows, without which compliance is reported as well: VISP's O2 and O6."""
 
 
-Plan = Callable[[ProvisionState, HostsView], tuple[ProvisionState, tuple[Step, ...]]]
+PlanLanes = Callable[[ProvisionState, HostsView], tuple[ProvisionState, tuple[PlanStep, ...]]]
 
 
 class LanePlanner:
     """A planner for an engine that places single lanes; a job pays for what is kept for its lanes."""
 
-    def __init__(self, engine: LeasedEngine, settings: Settings, plan: Plan) -> None:
+    def __init__(self, engine: LeasedEngine, settings: Settings, plan: PlanLanes) -> None:
         self.terms, self.settings = engine.terms, settings
         self.place, self.take_use = engine.place, engine.take_use
         self._plan = plan
@@ -51,7 +51,7 @@ class LanePlanner:
         """Lanes to start, stop and move, hosts to lease and to release."""
         state, steps = self._plan(state, now)
 
-        def with_cause(step: Step) -> Action | LaneStep:
+        def with_cause(step: PlanStep) -> Action | LaneStep:
             return (
                 action_of(step, steps, now.hosts, now.view.at_s) if isinstance(step, LeaseHost | ReleaseHost) else step
             )
@@ -59,20 +59,20 @@ class LanePlanner:
         return state, [with_cause(step) for step in steps]
 
 
-def plan_alone(engine: LeasedEngine, provisioner: Provisioner) -> Plan:
+def plan_alone(engine: LeasedEngine, provisioner: Provisioner) -> PlanLanes:
     """A provisioner decides about lanes and hosts, and knows nothing of intents."""
 
-    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[Step, ...]]:
+    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         seen = ProvisionView(now.view.at_s, engine.cluster(), engine.demands(), now.ledger, dict(engine.unplaced))
         return provisioner(state, seen, engine.terms)
 
     return plan
 
 
-def plan_for_intents(engine: LeasedEngine, policy: Headgate) -> Plan:
+def plan_for_intents(engine: LeasedEngine, policy: Headgate) -> PlanLanes:
     """Hosts for what the scheduler decides: leased when that is worth the price, released when intents hold without them."""
 
-    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[Step, ...]]:
+    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         view = now.view
         for name, job in view.jobs.items():
             if job.met and not leasing.at_risk(job, policy.settings):
@@ -126,7 +126,7 @@ def _let_pass(seconds: float, engine: LeasedEngine, landlord: Landlord) -> bool:
     return came
 
 
-def _deciders(scenario: Scenario, name: str, engine: LeasedEngine) -> tuple[Policy, Plan]:
+def _deciders(scenario: Scenario, name: str, engine: LeasedEngine) -> tuple[Policy, PlanLanes]:
     if name != "headgate":
         return Static(), plan_alone(engine, PROVISIONERS[ProvisionerName(name)])
     policy = Headgate(scenario.settings)

@@ -278,7 +278,7 @@ class Executors:
         running = {one.id(): one.hostPort().rsplit(":", 1)[0] for one in found if one.totalCores() > 0}
         return {name: running[name] for name in sorted(running, key=_by_number) if self._client.isExecutorActive(name)}
 
-    def known(self) -> frozenset[str]:
+    def remaining(self) -> frozenset[str]:
         """Ids of all executors that have not gone, leaving ones included."""
         ids = self._client.getExecutorIds()
         return frozenset(ids.apply(number) for number in range(ids.size()))

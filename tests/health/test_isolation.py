@@ -21,7 +21,7 @@ from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.health.policies import user_policies_from
 from headgate.health.records import ObservedJob
 from headgate.scheduler.policies import Headgate
-from headgate.scheduler.regulation import Answer, Regulation, SwitchedOff
+from headgate.scheduler.regulation import PolicyAlerts, Regulation, SwitchedOff
 from headgate.scheduler.trials import Trials
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import read_scenario
@@ -335,7 +335,7 @@ class Watches(Raises):
 def test_alerting_policies_are_asked_together_by_the_function_that_the_loop_was_given() -> None:
     asked: list[list[str]] = []
 
-    def ask_all(ask: Callable[[str], Answer], policies: Sequence[str]) -> list[Answer]:
+    def ask_all(ask: Callable[[str], PolicyAlerts], policies: Sequence[str]) -> list[PolicyAlerts]:
         asked.append(list(policies))
         return [ask(name) for name in policies]
 

@@ -57,7 +57,7 @@ class _Counters:
     busy: list[float]
 
 
-Places = list[tuple[str, int]]
+EdgeIndices = list[tuple[str, int]]
 
 
 class _Operators(Mapping[str, OperatorReading]):
@@ -66,7 +66,7 @@ class _Operators(Mapping[str, OperatorReading]):
     __slots__ = ("_counters", "_lanes", "_wiring")
 
     def __init__(
-        self, counters: _Counters, wiring: Mapping[str, tuple[int, Places, Places]], lanes: Mapping[str, int]
+        self, counters: _Counters, wiring: Mapping[str, tuple[int, EdgeIndices, EdgeIndices]], lanes: Mapping[str, int]
     ) -> None:
         self._counters, self._wiring, self._lanes = counters, wiring, lanes
 

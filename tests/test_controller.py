@@ -12,11 +12,11 @@ from headgate.config import Settings
 from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
-from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome
+from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome, SearchPhase
 from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.loads import Steady, Steps
 from headgate.ports import Journal
-from headgate.scheduler.memory import Decision, SearchPhase
+from headgate.scheduler.memory import Decision
 from headgate.scheduler.policies import Headgate, policy_named
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for

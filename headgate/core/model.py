@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from graphlib import CycleError, TopologicalSorter
 
 from headgate.core.hosts import HostType
@@ -268,6 +268,13 @@ class ActionKind(Enum):
 
 HOST_KINDS = frozenset({ActionKind.LEASE, ActionKind.RELEASE})
 """Actions that change the hosts of the cluster, not an allocation."""
+
+
+class SearchPhase(StrEnum):
+    """Phase of the search for a better allocation."""
+
+    SEARCHING = "not converged"
+    CONVERGED = "converged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from headgate.config import Settings
-from headgate.core.model import Action, ActionKind
+from headgate.core.model import Action, ActionKind, SearchPhase
 from headgate.health.resolving import ResolverName
-from headgate.scheduler.memory import Refusal, SearchPhase, State, without_history
+from headgate.scheduler.memory import Refusal, State, without_history
 from headgate.scheduler.trials import SEARCH
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from headgate.config import Settings
+from headgate.config import AllowedRemedies, Settings
 from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
@@ -220,7 +220,7 @@ def policy_named(
     if name == "headgate":
         return Headgate(settings, examiners, ask_all)
     if name == "lanes-only":
-        return Headgate(dataclasses.replace(settings, remedies="lanes"), examiners, ask_all)
+        return Headgate(dataclasses.replace(settings, remedies=AllowedRemedies.LANES.value), examiners, ask_all)
     if name == "threshold":
         return Threshold(settings)
     return Static()

@@ -13,12 +13,12 @@ from typing import Any
 
 from headgate.controller import Controller
 from headgate.core.metrics import JobView, View
-from headgate.core.model import HOST_KINDS, Action, ActionKind
+from headgate.core.model import HOST_KINDS, Action, ActionKind, SearchPhase
 from headgate.core.windows import span_of
 from headgate.health.isolation.processes import guarded
 from headgate.loads import median_rate
 from headgate.ports import Journal
-from headgate.scheduler.memory import Decision, SearchPhase
+from headgate.scheduler.memory import Decision
 from headgate.scheduler.policies import Headgate, Policy, Static, policy_named
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.models.continuous import ContinuousEngine

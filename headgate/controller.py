@@ -22,7 +22,7 @@ from headgate.scheduler.policies import Policy
 from headgate.scheduler.trials import SEARCH
 
 HOUR_S = 3600.0
-OBSERVED_ONLY = Outcome(False, "observed only")
+OBSERVED_ONLY = Outcome(False, "observed only", observed=True)
 
 
 class Controller:
@@ -198,8 +198,7 @@ class Controller:
         about_jobs = (one for one in self.journal.actions(since_s=restored.at_s) if not one.action.concerns_host)
         for recorded in about_jobs:
             if recorded.outcome is not None and not recorded.applied:
-                refused = recorded.outcome.detail != OBSERVED_ONLY.detail
-                self.policy.not_applied(recorded.action, recorded.at_s, refused)
+                self.policy.not_applied(recorded.action, recorded.at_s, refused=not recorded.outcome.observed)
                 self._declined = (recorded.action, recorded.at_s)
         for recorded in restored.actions:
             if recorded.effect is None:

@@ -17,7 +17,7 @@ from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.loads import Steady, Steps
 from headgate.ports import Journal
 from headgate.scheduler.memory import Decision
-from headgate.scheduler.policies import Headgate, policy_named
+from headgate.scheduler.policies import Headgate, Static, policy_named
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
@@ -233,6 +233,26 @@ def test_observer_writes_down_another_proposal(journal: Journal) -> None:
     engine.running["topk"] = dataclasses.replace(engine.running["topk"], intent=Intent(latency=1.0, worth=90))
     turn(controlled, 10)
     assert [recorded.action.job for recorded in journal.actions()] == ["page-load", "topk"]
+
+
+class Hears(Static):
+    """A policy that notes whether its actions were refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[bool] = []
+
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
+        self.refused.append(refused)
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_proposal_of_an_observer_is_no_refusal_after_a_restart(journal: Journal, observed: bool) -> None:
+    engine, policy = cluster(), Hears()
+    turn(controller(engine, journal))
+    action_id = journal.intend(engine.now_s(), Action(ActionKind.RECONFIGURE, "topk", {}, Cause("late")))
+    journal.outcome(action_id, Outcome(False, "whatever the text", observed))
+    Controller(engine, policy, journal, SETTINGS).resume(engine.now_s())
+    assert policy.refused == [not observed]
 
 
 # -- restarts

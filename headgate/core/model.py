@@ -322,6 +322,8 @@ class Outcome:
 
     applied: bool
     detail: str = ""
+    observed: bool = False
+    """Whether the controller only observed, so that the engine neither applied nor refused the action."""
 
 
 # -- epochs ------------------------------------------------------------------------------------------------------------

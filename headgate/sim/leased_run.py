@@ -12,16 +12,16 @@ from headgate.core.hosts import Host, OperatorKey
 from headgate.core.metrics import View
 from headgate.core.model import Action
 from headgate.errors import InputError
-from headgate.hosts import leasing
 from headgate.hosts.actions import action_of
 from headgate.hosts.landlord import Landlord
 from headgate.hosts.leases import LaneStep, LeaseHost, MoveLane, PlanStep, ReleaseHost, StartLane, StopLane
-from headgate.hosts.leasing import LeaseView
 from headgate.hosts.planners import HostsView
 from headgate.hosts.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
+from headgate.hosts.worth import at_risk
 from headgate.journal import MemoryJournal
 from headgate.ports import Journal
 from headgate.scheduler.policies import Headgate, Policy, Static
+from headgate.sim import lane_leasing
 from headgate.sim.constants import LEASED_STEP_S
 from headgate.sim.models.leased import LeasedEngine
 from headgate.sim.models.service import LEVELS, OperatorService, compliance
@@ -75,11 +75,11 @@ def plan_for_intents(engine: LeasedEngine, policy: Headgate) -> PlanLanes:
     def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         view = now.view
         for name, job in view.jobs.items():
-            if job.met and not leasing.at_risk(job, policy.settings):
+            if job.met and not at_risk(job, policy.settings):
                 engine.forget_unplaced(name)
         aside = frozenset(name for name, skip in policy.state.skipped.items() if skip.until_s > view.at_s)
-        seen = LeaseView(view, engine.cluster(), now.ledger, dict(engine.unplaced), aside)
-        return leasing.step(state, seen, engine.terms, policy.settings)
+        seen = lane_leasing.LeaseView(view, engine.cluster(), now.ledger, dict(engine.unplaced), aside)
+        return lane_leasing.step(state, seen, engine.terms, policy.settings)
 
     return plan
 

@@ -207,7 +207,7 @@ class Controller:
                 self._judged_next.pop(self._owner(recorded.action.job), None)
         for recorded in restored.unfinished:
             self._act(recorded.action, recorded.id, now_s)
-            self.policy.carried_out(recorded.action, now_s)
+            self.policy.note_carried_out(recorded.action, now_s)
         return restored.at_s
 
 

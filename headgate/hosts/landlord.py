@@ -229,9 +229,9 @@ class Landlord:
         outcome = _try(partial(self._pool.lease, action.host, action.host_type))
         self._records.confirm(action, outcome)
         if not outcome.applied:
-            self._refused(action, outcome, at_s)
+            self._note_refusal(action, outcome, at_s)
 
-    def _refused(self, action: Action, outcome: Outcome, at_s: float) -> None:
+    def _note_refusal(self, action: Action, outcome: Outcome, at_s: float) -> None:
         """The pool refused a lease. Jobs continue on the other hosts; without any host the service cannot run."""
         if not any(host.usable for host in self._hosts.values()):
             raise EngineError(f"{action.host} could not be leased: {outcome.detail}")

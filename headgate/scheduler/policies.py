@@ -37,10 +37,10 @@ class Policy(Protocol):
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         """Note that the action was not applied: the engine `refused` the action, or the controller only observes."""
 
-    def carried_out(self, action: Action, at_s: float) -> None:
+    def note_carried_out(self, action: Action, at_s: float) -> None:
         """Note that the action was applied at `at_s`, later than decided."""
 
-    def interrupted(self) -> None:
+    def note_interruption(self) -> None:
         """Note missed rounds: the policy collects fresh measurements before it acts."""
 
     def cluster_changed(self) -> None:
@@ -98,10 +98,10 @@ class Headgate:
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         self.state = events.withdrawn(self.state, action, at_s, self.settings, refused)
 
-    def carried_out(self, action: Action, at_s: float) -> None:
+    def note_carried_out(self, action: Action, at_s: float) -> None:
         self.state = events.carried_out(self.state, action, at_s, self.settings)
 
-    def interrupted(self) -> None:
+    def note_interruption(self) -> None:
         self.state = events.interrupted(self.state)
 
     def cluster_changed(self) -> None:
@@ -133,10 +133,10 @@ class Static:
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         """Does nothing: the policy takes no actions."""
 
-    def carried_out(self, action: Action, at_s: float) -> None:
+    def note_carried_out(self, action: Action, at_s: float) -> None:
         """Does nothing: the policy awaits no effects."""
 
-    def interrupted(self) -> None:
+    def note_interruption(self) -> None:
         """Does nothing: the policy does not depend on earlier rounds."""
 
     def cluster_changed(self) -> None:

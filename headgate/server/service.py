@@ -140,7 +140,7 @@ class Service:
         elif self._is_set_back():
             self._give_up_unfinished("the clock was set back")
         elif self._resume() is not None:
-            self.controller.policy.interrupted()
+            self.controller.policy.note_interruption()
         self.journal.set_about(explain.CLOCK_KEY, explain.WALL_CLOCK)
         self.journal.set_about(POLICY_KEY, self.loop.policy)
         recent = [one for one in self.journal.actions() if not one.action.concerns_host][-KEPT_ACTIONS:]

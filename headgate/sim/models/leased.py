@@ -203,7 +203,7 @@ class LeasedEngine(SimulatedEngine):
 
     # -- what a scheduler does: lanes as asked for, where there is room
 
-    def _reallocated(self, name: str) -> None:
+    def _reallocate(self, name: str) -> None:
         for operator, lanes in self._allocation[name].lanes.items():
             key = (name, operator)
             self.unplaced[key] = 0
@@ -242,7 +242,7 @@ class LeasedEngine(SimulatedEngine):
 
     # -- jobs start and end
 
-    def _added(self, spec: JobSpec) -> None:
+    def _set_up(self, spec: JobSpec) -> None:
         graph = self._jobs[spec.name].graph
         by_name = {operator.name: operator for operator in spec.operators}
         for name, operator in graph.operators.items():
@@ -261,7 +261,7 @@ class LeasedEngine(SimulatedEngine):
             self.unplaced.update({(spec.name, one.name): one.lanes for one in spec.operators})
             self.place_waiting()
 
-    def _removed(self, name: str) -> None:
+    def _tear_down(self, name: str) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key[0] != name}
         self._lanes = [lane for lane in self._lanes if lane.operator[0] != name]
         self._arrived = {key: rows for key, rows in self._arrived.items() if key[0] != name}

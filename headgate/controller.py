@@ -19,7 +19,6 @@ from headgate.journal.definitions import JOBS_KEY, SETTINGS_KEY, definitions_tex
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord, latency_record
 from headgate.scheduler.memory import Decision, Verdict
 from headgate.scheduler.policies import Policy
-from headgate.scheduler.trials import SEARCH
 
 HOUR_S = 3600.0
 OBSERVED_ONLY = Outcome(False, "observed only", observed=True)
@@ -46,7 +45,7 @@ class Controller:
         self.trouble = ""
         """Journal error of the last round, in a sentence; empty without an error."""
         self._judged_next: dict[str, int] = {}
-        """Journal id of the applied action whose effect each owner (search or job) awaits."""
+        """Journal id of the applied action whose effect each owner awaits."""
         self._declined: tuple[Action, float] | None = None
         """The last action that was not applied, and its time in seconds; None if the last action was applied."""
         self._defined: dict[str, str] | None = None
@@ -163,7 +162,7 @@ class Controller:
         )
 
     def _record_verdict(self, journal: Journal, verdict: Verdict, at_s: float) -> None:
-        awaited = self._judged_next.pop(self._owner(verdict.job), None)
+        awaited = self._judged_next.pop(verdict.owner, None)
         if awaited is None:
             return
         effect = Effect(
@@ -173,14 +172,9 @@ class Controller:
 
     def _await(self, action: Action, action_id: int | None) -> None:
         if action_id is None:
-            self._judged_next.pop(self._owner(action.job), None)
+            self._judged_next.pop(action.owner, None)
         else:
-            self._judged_next[self._owner(action.job)] = action_id
-
-    def _owner(self, job: str | None) -> str:
-        """The owner that awaits the effect of an action: the search, or a self-regulating job."""
-        found = self.engine.jobs().get(job) if job is not None else None
-        return SEARCH if found is None or found.intent.policy is None else found.name
+            self._judged_next[action.owner] = action_id
 
     def resume(self, now_s: float) -> float | None:
         """Resume from the journal; return the time of its last round, None if the journal is empty.
@@ -204,7 +198,7 @@ class Controller:
             if recorded.effect is None:
                 self._await(recorded.action, recorded.id)
             else:
-                self._judged_next.pop(self._owner(recorded.action.job), None)
+                self._judged_next.pop(recorded.action.owner, None)
         for recorded in restored.unfinished:
             self._act(recorded.action, recorded.id, now_s)
             self.policy.note_carried_out(recorded.action, now_s)

@@ -304,6 +304,8 @@ class Action:
     """The host that the action leases or releases; empty for an action on jobs."""
     host_type: HostType | None = None
     """Type of the leased host; None unless the action is a lease."""
+    owner: str = ""
+    """Who awaits the effect: the self-regulating job whose policy asked for the action; empty for all other actions."""
 
     @property
     def concerns_host(self) -> bool:

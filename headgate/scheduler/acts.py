@@ -41,7 +41,7 @@ def apply_remedy(now: Situation) -> Result:
     assert name is not None
     found, job = now.advice.examinations[name], now.advice.jobs[name]
     assert found.remedy is not None
-    action = found.remedy.action(name)
+    action = dataclasses.replace(found.remedy.action(name), owner=name)
     trial = Trial(
         kind=action.kind,
         job=name,

@@ -112,6 +112,8 @@ class Verdict:
     """Jobs whose changes caused the loss and are still in effect."""
     plateaued: bool = False
     """Whether the helped job gained too little."""
+    owner: str = SEARCH
+    """The owner of the action."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class Controller:
         """Journal error of the last round, in a sentence; empty without an error."""
         self._judged_next: dict[str, int] = {}
         """Journal id of the applied action whose effect each owner awaits."""
-        self._declined: tuple[Action, float] | None = None
-        """The last action that was not applied, and its time in seconds; None if the last action was applied."""
+        self._proposed: Action | None = None
+        """The last action that was only observed; None before the first. A policy remembers by itself what an engine refused."""
         self._defined: dict[str, str] | None = None
         """Fingerprint of the intent of each job defined in the journal, and the weight of its tenant; None before the first record."""
 
@@ -70,15 +70,11 @@ class Controller:
         return view, decision
 
     def _not_again(self, decision: Decision, at_s: float) -> Decision:
-        """Drop an action that was refused less than `retry_s` ago, because the engine would refuse the action again."""
+        """Drop the action of an observer that repeats its last one: the journal has each proposal once."""
         action = decision.action
-        if action is None or self._declined is None:
+        if action is None or self._proposed is None or not self.observe_only or not _same_step(action, self._proposed):
             return decision
-        declined, declined_s = self._declined
-        recently = self.observe_only or declined_s <= at_s < declined_s + self.settings.retry_s
-        if not recently or not _same_step(action, declined):
-            return decision
-        self.policy.not_applied(action, at_s, refused=not self.observe_only)
+        self.policy.not_applied(action, at_s, refused=False)
         return dataclasses.replace(decision, action=None)
 
     def _unrecorded(self, decision: Decision, at_s: float, error: JournalError) -> Decision:
@@ -103,7 +99,7 @@ class Controller:
 
     def _act(self, action: Action, action_id: int | None, at_s: float) -> Outcome:
         outcome = OBSERVED_ONLY if self.observe_only else self._applied(action)
-        self._declined = None if outcome.applied else (action, at_s)
+        self._proposed = action if outcome.observed else None
         if not outcome.applied:
             self.policy.not_applied(action, at_s, refused=not self.observe_only)
         if self.journal is not None and action_id is not None:
@@ -193,7 +189,7 @@ class Controller:
         for recorded in about_jobs:
             if recorded.outcome is not None and not recorded.applied:
                 self.policy.not_applied(recorded.action, recorded.at_s, refused=not recorded.outcome.observed)
-                self._declined = (recorded.action, recorded.at_s)
+                self._proposed = recorded.action if recorded.outcome.observed else None
         for recorded in restored.actions:
             if recorded.effect is None:
                 self._await(recorded.action, recorded.id)

@@ -182,6 +182,30 @@ def test_refused_action_is_written_down_as_failed_and_the_loop_goes_on(journal: 
     assert journal.actions()[0].effect is None
 
 
+@pytest.mark.parametrize("policy", ["headgate", "threshold"])
+def test_refused_action_is_tried_again_only_after_the_retry_time(policy: str) -> None:
+    engine = cluster()
+    controlled, tried_s = Controller(engine, policy_named(policy, SETTINGS), None, SETTINGS), []
+    engine.refusing = True
+    for _ in range(80):
+        if turn(controlled)[0].action is not None:
+            tried_s.append(engine.now_s())
+    by_job = {"headgate": 2, "threshold": 1}[policy]  # headgate helps one job at a time
+    assert len(tried_s) > 2
+    assert all(later - earlier >= SETTINGS.retry_s for earlier, later in zip(tried_s, tried_s[by_job:], strict=False))
+
+
+def test_refused_action_is_tried_again_at_once_when_hosts_join() -> None:
+    engine = cluster()
+    controlled = controller(engine, None)
+    engine.refusing = True
+    refused = until_action(controlled)
+    controlled.policy.cluster_changed()
+    engine.refusing = False
+    assert until_action(controlled).changes == refused.changes
+    assert engine.now_s() < SETTINGS.retry_s
+
+
 def test_nothing_is_awaited_after_a_refused_action() -> None:
     engine = cluster()
     engine.refusing = True
@@ -327,7 +351,7 @@ def test_actions_about_hosts_are_left_to_the_landlord(journal: Journal) -> None:
     journal.outcome(journal.intend(engine.now_s(), refused), Outcome(False, "no"))
     again = controller(engine, journal)
     again.resume(engine.now_s())
-    assert engine.applied == [] and again._declined is None and again._judged_next == {}
+    assert engine.applied == [] and again._proposed is None and again._judged_next == {}
     assert [one.outcome for one in journal.actions()] == [None, Outcome(False, "no")]
 
 

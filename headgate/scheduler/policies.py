@@ -173,6 +173,11 @@ class Threshold(Static):
         self.settings = settings
         self._acted_s: dict[str, float] = {}
 
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
+        """Leave the jobs of a refused action alone for `retry_s`."""
+        if refused:
+            self._acted_s |= dict.fromkeys(action.changes, at_s + self.settings.retry_s - self.REST_S)
+
     def decide(self, view: View) -> Decision:
         changes = {}
         for name, job in view.jobs.items():

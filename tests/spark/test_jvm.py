@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import headgate
+from headgate.spark import jvm
 
 PRIVATE = re.compile(
     r"\._j(vm|sc|df|c|write|sparkSession)\b|SparkContext\._|\._(gateway_client|instantiatedSession|construct_foreach_function)\b"
@@ -27,3 +28,9 @@ def test_only_the_jvm_module_uses_private_parts_of_pyspark() -> None:
 
 def test_only_one_module_reads_the_text_of_plans() -> None:
     assert users_of(PLANS) == {"spark/jvm.py", "spark/plans.py"}
+
+
+def test_function_of_foreach_gets_every_row_of_a_partition() -> None:
+    seen: list[int] = []
+    assert list(jvm.foreach_partition(seen.append)(0, iter([1, 2]))) == []
+    assert seen == [1, 2]

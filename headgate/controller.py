@@ -19,10 +19,9 @@ from headgate.journal.definitions import JOBS_KEY, SETTINGS_KEY, definitions_tex
 from headgate.ports import Clock, Effect, Engine, JobRecord, Journal, RoundRecord, latency_record
 from headgate.scheduler.memory import Decision, Verdict
 from headgate.scheduler.policies import Policy
-from headgate.scheduler.trials import SEARCH
 
 HOUR_S = 3600.0
-OBSERVED_ONLY = Outcome(False, "observed only")
+OBSERVED_ONLY = Outcome(False, "observed only", observed=True)
 
 
 class Controller:
@@ -46,9 +45,9 @@ class Controller:
         self.trouble = ""
         """Journal error of the last round, in a sentence; empty without an error."""
         self._judged_next: dict[str, int] = {}
-        """Journal id of the applied action whose effect each owner (search or job) awaits."""
-        self._declined: tuple[Action, float] | None = None
-        """The last action that was not applied, and its time in seconds; None if the last action was applied."""
+        """Journal id of the applied action whose effect each owner awaits."""
+        self._proposed: Action | None = None
+        """The last action that was only observed; None before the first. A policy remembers by itself what an engine refused."""
         self._defined: dict[str, str] | None = None
         """Fingerprint of the intent of each job defined in the journal, and the weight of its tenant; None before the first record."""
 
@@ -71,15 +70,11 @@ class Controller:
         return view, decision
 
     def _not_again(self, decision: Decision, at_s: float) -> Decision:
-        """Drop an action that was refused less than `retry_s` ago, because the engine would refuse the action again."""
+        """Drop the action of an observer that repeats its last one: the journal has each proposal once."""
         action = decision.action
-        if action is None or self._declined is None:
+        if action is None or self._proposed is None or not self.observe_only or not _same_step(action, self._proposed):
             return decision
-        declined, declined_s = self._declined
-        recently = self.observe_only or declined_s <= at_s < declined_s + self.settings.retry_s
-        if not recently or not _same_step(action, declined):
-            return decision
-        self.policy.not_applied(action, at_s, refused=not self.observe_only)
+        self.policy.not_applied(action, at_s, refused=False)
         return dataclasses.replace(decision, action=None)
 
     def _unrecorded(self, decision: Decision, at_s: float, error: JournalError) -> Decision:
@@ -104,7 +99,7 @@ class Controller:
 
     def _act(self, action: Action, action_id: int | None, at_s: float) -> Outcome:
         outcome = OBSERVED_ONLY if self.observe_only else self._applied(action)
-        self._declined = None if outcome.applied else (action, at_s)
+        self._proposed = action if outcome.observed else None
         if not outcome.applied:
             self.policy.not_applied(action, at_s, refused=not self.observe_only)
         if self.journal is not None and action_id is not None:
@@ -163,7 +158,7 @@ class Controller:
         )
 
     def _record_verdict(self, journal: Journal, verdict: Verdict, at_s: float) -> None:
-        awaited = self._judged_next.pop(self._owner(verdict.job), None)
+        awaited = self._judged_next.pop(verdict.owner, None)
         if awaited is None:
             return
         effect = Effect(
@@ -173,42 +168,36 @@ class Controller:
 
     def _await(self, action: Action, action_id: int | None) -> None:
         if action_id is None:
-            self._judged_next.pop(self._owner(action.job), None)
+            self._judged_next.pop(action.owner, None)
         else:
-            self._judged_next[self._owner(action.job)] = action_id
-
-    def _owner(self, job: str | None) -> str:
-        """The owner that awaits the effect of an action: the search, or a self-regulating job."""
-        found = self.engine.jobs().get(job) if job is not None else None
-        return SEARCH if found is None or found.intent.policy is None else found.name
+            self._judged_next[action.owner] = action_id
 
     def resume(self, now_s: float) -> float | None:
         """Resume from the journal; return the time of its last round, None if the journal is empty.
 
-        The controller applies a recorded action without an outcome again: applying an action twice changes nothing.
+        The controller applies a recorded action without an outcome again: applying an action twice changes nothing. The windows stay as
+        they are: a caller whose engine has kept its counters hands the windows over.
         """
         restored = self.journal.restore() if self.journal is not None else None
         if self.journal is None or restored is None:
             return None
-        if restored.at_s <= now_s:  # after the clock was set back, records from the future would block new measurements
+        if (
+            restored.at_s <= now_s
+        ):  # after the clock was set back, waits that end in the future would block all decisions
             self.policy.load(restored.state)
-            longer_s = self._longer_s(self.engine.jobs())
-            for snapshot in restored.snapshots:
-                self.windows = self.windows.push(snapshot, self.settings.window_s, longer_s)
         about_jobs = (one for one in self.journal.actions(since_s=restored.at_s) if not one.action.concerns_host)
         for recorded in about_jobs:
             if recorded.outcome is not None and not recorded.applied:
-                refused = recorded.outcome.detail != OBSERVED_ONLY.detail
-                self.policy.not_applied(recorded.action, recorded.at_s, refused)
-                self._declined = (recorded.action, recorded.at_s)
+                self.policy.not_applied(recorded.action, recorded.at_s, refused=not recorded.outcome.observed)
+                self._proposed = recorded.action if recorded.outcome.observed else None
         for recorded in restored.actions:
             if recorded.effect is None:
                 self._await(recorded.action, recorded.id)
             else:
-                self._judged_next.pop(self._owner(recorded.action.job), None)
+                self._judged_next.pop(recorded.action.owner, None)
         for recorded in restored.unfinished:
             self._act(recorded.action, recorded.id, now_s)
-            self.policy.carried_out(recorded.action, now_s)
+            self.policy.note_carried_out(recorded.action, now_s)
         return restored.at_s
 
 

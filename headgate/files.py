@@ -1,6 +1,7 @@
 """The one way files are replaced: readers, and a restart after a power cut, see the old content or the new one.
 
-Leases, levers, addresses, the list of jobs and all keyed state are written by `replace`.
+Leases, levers, addresses, the list of jobs and all durable state are written by `replace`. A file that is built in place, such as a
+table of keyed state that is mapped into memory, is built `beside` and then moved by `move_into`.
 """
 
 from __future__ import annotations
@@ -28,23 +29,39 @@ def replace(
     With `durable`, the content survives a power cut once this returns; without, it survives the end of the process.
     """
     make_folder(path.parent, durable)
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}{PART}")
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}{PART}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        descriptor = os.open(beside, flags, mode)
+        descriptor = os.open(part, flags, mode)
         try:
-            for part in parts:
-                _write_all(descriptor, memoryview(part).cast("B"))
+            for content in parts:
+                _write_all(descriptor, memoryview(content).cast("B"))
             if durable:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
         if before_rename is not None:
             before_rename()
-        beside.replace(path)
+        part.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
+    if durable:
+        sync(path.parent)
+
+
+def beside(path: Path | str) -> Path:
+    """Where a new version of a file is built before `move_into`; only one thread or process may do so at a time."""
+    path = Path(path)
+    return path.with_name(path.name + PART)
+
+
+def move_into(path: Path | str, durable: bool = True) -> None:
+    """Replace a file by the new version that was built `beside` it; with `durable`, as `replace` does."""
+    built, path = beside(path), Path(path)
+    if durable:
+        sync(built)
+    built.replace(path)
     if durable:
         sync(path.parent)
 

@@ -112,13 +112,13 @@ class Jobs(Engine, Occupants, Protocol):
         """All jobs, in every phase."""
 
     def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
-        """By keyed operator, its fullest keys, and the share of the rows that each had at least."""
+        """The fullest keys of each keyed operator, each with its least share of the rows."""
 
     def epochs(self, job: str) -> tuple[EpochTiming, ...]:
         """The last finished epochs of a job, oldest first; empty if the engine has no epochs."""
 
     def lost(self) -> str:
-        """Why the engine was lost, in one sentence; empty while the engine answers."""
+        """The reason for which the engine was lost, in one sentence; empty while the engine answers."""
 
     def close(self) -> None:
         """Finish the epochs in flight, and stop all jobs."""
@@ -179,7 +179,7 @@ class JobRecord:
     juice: float | None = None
     arrival_rows_s: float | None = None
     backlog: float | None = None
-    """Rows that wait."""
+    """Number of rows that wait."""
     lanes: Mapping[str, int] = field(default_factory=dict)
     pace_s: float | None = None
     raised_share: int | None = None
@@ -192,7 +192,7 @@ class JobRecord:
     met: bool | None = None
     """Whether the intent was met."""
     latency: LatencyRecord | None = None
-    """None where nothing was put out in the window, and in journals of earlier versions."""
+    """Latency of the rows put out; None without such rows in the window, and in journals of earlier versions."""
 
     @property
     def lag_unknown(self) -> bool:
@@ -211,7 +211,7 @@ class RoundRecord:
     max_score: float
     jobs: Mapping[str, JobRecord]
     decision: str = ""
-    """Why the scheduler acted, or why it waited."""
+    """The cause of the action, or of waiting."""
     advice: tuple[Alert, ...] = ()
     """The current alerts."""
 
@@ -244,7 +244,7 @@ class RecordedAction:
 
     @property
     def applied(self) -> bool:
-        """Whether the engine confirmed it."""
+        """Whether the engine confirmed the action."""
         return self.outcome is not None and self.outcome.applied
 
     def touches(self, job: str) -> bool:
@@ -261,7 +261,7 @@ class Restored:
     state: bytes
     """The scheduler's state as of the last round."""
     snapshots: tuple[Snapshot, ...]
-    """The newest snapshots, in order of time."""
+    """The newest snapshots, in order of time: a prediction is made from them."""
     unfinished: tuple[RecordedAction, ...]
     """Actions about jobs without an outcome: the controller applies them again."""
     actions: tuple[RecordedAction, ...]
@@ -295,7 +295,7 @@ class Journal(Past, Protocol):
         """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
         """Write the outcome of an action; the last outcome counts."""

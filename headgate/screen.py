@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.core.metrics import JobView, View
-from headgate.core.model import Action
+from headgate.core.model import Action, SearchPhase
 from headgate.core.quantities import show_seconds
 from headgate.ports import JobPhase, JobRecord, RoundRecord
 
@@ -26,7 +26,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 BAR_CELLS = 8
 SPARK_CELLS = 16
 SHOWN_ACTIONS = 5
-PHASES: Mapping[str, str] = {"not converged": "converging"}
+PHASES: Mapping[str, str] = {SearchPhase.SEARCHING: "converging"}
 """Words that read better in a headline."""
 STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "dim"}
 STARTING = JobPhase.STARTING.value
@@ -193,7 +193,7 @@ def headline(cluster: Headline, phase: str, history: Sequence[float] = (), clock
     parts += [f"utility {_figure(cluster.utility)}/{_figure(cluster.max_utility)}"]
     line = Text(" cluster  ", "bold").append(" · ".join(parts), "not bold")
     line.append(f" {sparkline(history)}" if history else "", "cyan not bold")
-    line.append(f"  {PHASES.get(phase, phase)}", "bold" if phase == "converged" else "yellow")
+    line.append(f"  {PHASES.get(phase, phase)}", "bold" if phase == SearchPhase.CONVERGED else "yellow")
     return line.append(f"  {clock}" if clock else "", "dim not bold")
 
 

@@ -12,12 +12,12 @@ from headgate.config import Settings
 from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
-from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome
+from headgate.core.model import Action, ActionKind, Cause, Job, JobAllocation, Outcome, SearchPhase
 from headgate.journal import MemoryJournal, SqliteJournal
 from headgate.loads import Steady, Steps
 from headgate.ports import Journal
-from headgate.scheduler.memory import Decision, SearchPhase
-from headgate.scheduler.policies import Headgate, policy_named
+from headgate.scheduler.memory import Decision
+from headgate.scheduler.policies import Headgate, Static, policy_named
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
@@ -182,6 +182,30 @@ def test_refused_action_is_written_down_as_failed_and_the_loop_goes_on(journal: 
     assert journal.actions()[0].effect is None
 
 
+@pytest.mark.parametrize("policy", ["headgate", "threshold"])
+def test_refused_action_is_tried_again_only_after_the_retry_time(policy: str) -> None:
+    engine = cluster()
+    controlled, tried_s = Controller(engine, policy_named(policy, SETTINGS), None, SETTINGS), []
+    engine.refusing = True
+    for _ in range(80):
+        if turn(controlled)[0].action is not None:
+            tried_s.append(engine.now_s())
+    by_job = {"headgate": 2, "threshold": 1}[policy]  # headgate helps one job at a time
+    assert len(tried_s) > 2
+    assert all(later - earlier >= SETTINGS.retry_s for earlier, later in zip(tried_s, tried_s[by_job:], strict=False))
+
+
+def test_refused_action_is_tried_again_at_once_when_hosts_join() -> None:
+    engine = cluster()
+    controlled = controller(engine, None)
+    engine.refusing = True
+    refused = until_action(controlled)
+    controlled.policy.cluster_changed()
+    engine.refusing = False
+    assert until_action(controlled).changes == refused.changes
+    assert engine.now_s() < SETTINGS.retry_s
+
+
 def test_nothing_is_awaited_after_a_refused_action() -> None:
     engine = cluster()
     engine.refusing = True
@@ -235,6 +259,26 @@ def test_observer_writes_down_another_proposal(journal: Journal) -> None:
     assert [recorded.action.job for recorded in journal.actions()] == ["page-load", "topk"]
 
 
+class Hears(Static):
+    """A policy that notes whether its actions were refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[bool] = []
+
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
+        self.refused.append(refused)
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_proposal_of_an_observer_is_no_refusal_after_a_restart(journal: Journal, observed: bool) -> None:
+    engine, policy = cluster(), Hears()
+    turn(controller(engine, journal))
+    action_id = journal.intend(engine.now_s(), Action(ActionKind.RECONFIGURE, "topk", {}, Cause("late")))
+    journal.outcome(action_id, Outcome(False, "whatever the text", observed))
+    Controller(engine, policy, journal, SETTINGS).resume(engine.now_s())
+    assert policy.refused == [not observed]
+
+
 # -- restarts
 
 
@@ -277,6 +321,14 @@ def test_controller_whose_clock_was_set_back_starts_afresh(journal: Journal) -> 
     assert again.windows.samples == {}
 
 
+def test_resuming_leaves_the_windows_to_the_caller_because_a_new_engine_counts_from_zero(journal: Journal) -> None:
+    first = controller(cluster(), journal)
+    turn(first, 5)
+    again = controller(cluster(), journal)
+    again.resume(first.engine.observe().at_s)
+    assert again.windows.samples == {}
+
+
 def test_action_that_was_written_down_but_not_done_is_carried_out_once(journal: Journal) -> None:
     engine = crash_before_applying(journal)
     assert engine.applied == []
@@ -299,7 +351,7 @@ def test_actions_about_hosts_are_left_to_the_landlord(journal: Journal) -> None:
     journal.outcome(journal.intend(engine.now_s(), refused), Outcome(False, "no"))
     again = controller(engine, journal)
     again.resume(engine.now_s())
-    assert engine.applied == [] and again._declined is None and again._judged_next == {}
+    assert engine.applied == [] and again._proposed is None and again._judged_next == {}
     assert [one.outcome for one in journal.actions()] == [None, Outcome(False, "no")]
 
 
@@ -394,8 +446,9 @@ def journey(engine: SimulatedEngine, journal: Journal, settings: Settings, polic
     for _ in range(270):
         engine.sleep_until(engine.now_s() + settings.round_s)
         if restart:
-            controlled = fresh()
+            windows, controlled = controlled.windows, fresh()
             controlled.resume(engine.now_s())
+            controlled.windows = windows
         _, decision = controlled.round()
         log.append((decision.cause, controlled.policy.dump(), dict(engine.observe().allocation)))
     return log

@@ -37,6 +37,21 @@ def test_a_file_is_private_unless_said_otherwise(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o600
 
 
+def test_new_version_that_was_built_beside_a_file_takes_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(b"old")
+    files.beside(path).write_bytes(b"new")
+    assert files.beside(path).parent == tmp_path and path.read_bytes() == b"old"
+    files.move_into(path)
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"new"]
+
+
+def test_new_version_that_was_never_moved_is_a_leftover(tmp_path: Path) -> None:
+    files.beside(tmp_path / "table").write_bytes(b"half")
+    assert files.remove_leftovers(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_time_never_goes_back_when_the_wall_clock_is_set_back(monkeypatch) -> None:
     before_s = clock.now_s()
     monkeypatch.setattr("time.time", lambda: 0.0)

@@ -1,10 +1,10 @@
-"""Threads that end before they are closed run again."""
+"""Threads that end before they are closed run again; items are worked on in parallel."""
 
 from __future__ import annotations
 
 import threading
 
-from headgate.threads import WatchedThread
+from headgate.threads import WatchedThread, in_parallel
 
 
 def test_work_that_ends_is_reported_and_run_again_until_it_is_closed() -> None:
@@ -47,3 +47,14 @@ def test_report_that_fails_does_not_end_the_thread() -> None:
     assert twice.wait(10)
     thread.close(10)
     assert not thread.is_alive()
+
+
+def test_items_are_worked_on_at_the_same_time_and_results_keep_their_order() -> None:
+    everyone = threading.Barrier(3)
+
+    def meet(item: int) -> int:
+        everyone.wait(10)
+        return item * 2
+
+    assert in_parallel(meet, [1, 2, 3]) == [2, 4, 6]
+    assert in_parallel(meet, []) == []

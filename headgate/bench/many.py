@@ -22,6 +22,7 @@ import psutil
 from headgate.bench import Figure, Result
 from headgate.bench.workload import home
 from headgate.errors import HeadgateError, InputError
+from headgate.ports import JobPhase
 from headgate.server.client import Client
 from headgate.server.home import Home
 from headgate.server.status import Status
@@ -137,7 +138,7 @@ def sample(client: Client, process: psutil.Process, at_s: float) -> Sample | Non
         status, rounds = client.status(), _rounds(client.metrics())
     except (HeadgateError, OSError):
         return None
-    running = sum(job.state == "running" for job in status.jobs.values())
+    running = sum(job.state == JobPhase.RUNNING.value for job in status.jobs.values())
     return Sample(at_s, running, _met(status), status.satisfaction, *rounds, taken(process))
 
 

@@ -15,7 +15,7 @@ from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.sim.reports.bars import Bar
-from headgate.spark import sinks, sources
+from headgate.spark import jvm, sinks, sources
 from headgate.spark.sinks.files import Files
 from headgate.spark.sources.load import Generator
 from headgate.topology import Topology, once
@@ -44,7 +44,7 @@ class SeenLanes:
 
     def note(self, rows: DataFrame) -> None:
         """Called at the beginning of each epoch's output."""
-        lanes = int(rows._jdf.queryExecution().executedPlan().outputPartitioning().numPartitions())
+        lanes = jvm.partitions(rows)
         if lanes != self.lanes:
             self.lanes, self.at_s = lanes, time.time()
 

@@ -63,7 +63,7 @@ def measure(full: bool = False) -> Result:
     with cluster(HOSTS, SETTINGS) as hosts:
         for kill, backups in enumerate((*counts, *reversed(counts))):
             doomed = "0" if kill == 0 else f"again-{kill}"
-            hosts.leased(doomed)
+            hosts.lease(doomed)
             found[backups].append(_recovered(hosts, f"kill-{kill}", backups, doomed))
     with cluster(HOSTS, replace(SETTINGS, place_wait_s=SPARK_WAIT_S)) as hosts:
         restored = _restored(hosts, "0")

@@ -59,7 +59,7 @@ class WorkerCluster:
     engine: SparkEngine
     place: Path
 
-    def leased(self, *names: str) -> None:
+    def lease(self, *names: str) -> None:
         """Wait until these hosts run lanes."""
         for name in names:
             self.pool.lease(name, KIND)

@@ -27,6 +27,7 @@ from headgate.cli.output import (
 )
 from headgate.core.quantities import show_seconds
 from headgate.errors import InputError, NoServiceError
+from headgate.ports import JobPhase
 from headgate.screen import since_start
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def live_status(status: Status) -> Iterator[RenderableType]:
     clock = clock_time(status.at_s) if status.at_s is not None else "no round yet"
     yield screen.headline(_cluster(status), status.phase, (), clock)
     yield verbatim(f" {status.headline}")
-    running = {name: job for name, job in status.jobs.items() if job.state == "running"}
+    running = {name: job for name, job in status.jobs.items() if job.state == JobPhase.RUNNING.value}
     if running:
         yield from screen.jobs_table([_row(name, job) for name, job in running.items()])
     for name, job in status.jobs.items():
@@ -237,7 +238,7 @@ def _cluster(status: Status) -> Headline:
     cores = sum(host.cores for host in status.hosts)
     loads = [host.load for host in status.hosts if host.load is not None]
     load = sum(loads) / cores if loads and cores else None
-    wanted = (job.utility for job in status.jobs.values() if job.state != "paused")
+    wanted = (job.utility for job in status.jobs.values() if job.state != JobPhase.PAUSED.value)
     return screen.Headline(screen.total_utility(wanted), status.max_score, cores or None, load)
 
 

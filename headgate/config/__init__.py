@@ -5,7 +5,7 @@
 
 from headgate.config.declaring import UNLIMITED, setting
 from headgate.config.hosts import FAST_HOSTS, HostSettings, PoolSettings
-from headgate.config.loop import FAST, Settings, snapshots_needed
+from headgate.config.loop import FAST, AllowedRemedies, Objective, Settings, SizingMethod, snapshots_needed
 from headgate.config.service import ServiceSettings
 from headgate.config.spark import FAST_SPARK, OTLP, SparkSettings
 from headgate.config.state import StateSettings
@@ -16,10 +16,13 @@ __all__ = [
     "FAST_SPARK",
     "OTLP",
     "UNLIMITED",
+    "AllowedRemedies",
     "HostSettings",
+    "Objective",
     "PoolSettings",
     "ServiceSettings",
     "Settings",
+    "SizingMethod",
     "SparkSettings",
     "StateSettings",
     "setting",

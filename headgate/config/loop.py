@@ -5,8 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from headgate.config.declaring import setting
+
+
+class Objective(StrEnum):
+    """What the scheduler maximises: the setting `objective`."""
+
+    TOTAL = "total"
+    """The total utility."""
+    LOWEST = "lowest"
+    """The lowest satisfaction of a job."""
+    FAIR = "fair"
+    """The lowest weighted satisfaction of a tenant, then the total utility."""
+
+
+class SizingMethod(StrEnum):
+    """How lanes are sized: the setting `sizing`."""
+
+    MODEL = "model"
+    """By measured true rates and the backlog."""
+    PAPER = "paper"
+    """By eq. 4 of Henge."""
+
+
+class AllowedRemedies(StrEnum):
+    """Which remedies a job that misses its intent gets: the setting `remedies`."""
+
+    DIAGNOSED = "diagnosed"
+    """The remedy that a diagnosis asks for."""
+    LANES = "lanes"
+    """More lanes, whatever the diagnosis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +123,10 @@ class Settings:
         0.1, "share", "Measurements have settled when two consecutive sub-windows differ by less than this share.", 0, 1
     )
     sizing: str = setting(
-        "model",
+        SizingMethod.MODEL.value,
         "",
         "Lanes of a congested operator: `model` follows measured true rates and catches up with the backlog, `paper` is eq. 4.",
-        choices=("model", "paper"),
+        choices=tuple(SizingMethod),
     )
     target_busy: float = setting(
         0.6, "share", "Model sizing: share of its time that a lane should be busy after a reconfiguration.", 0.05, 1
@@ -135,11 +165,11 @@ class Settings:
     )
     max_lanes: int = setting(1024, "lanes", "No operator gets more lanes than this.", 1)
     objective: str = setting(
-        "total",
+        Objective.TOTAL.value,
         "",
         "What the scheduler maximises: the `total` utility, the `lowest` satisfaction of a job, or `fair`: the lowest weighted"
         " satisfaction of a tenant, then the total.",
-        choices=("total", "lowest", "fair"),
+        choices=tuple(Objective),
     )
     juice_tolerance: float = setting(
         0.005,
@@ -197,10 +227,10 @@ class Settings:
         720.0, "h", "The service deletes dead letters older than this, including dead letters of removed jobs.", 0
     )
     remedies: str = setting(
-        "diagnosed",
+        AllowedRemedies.DIAGNOSED.value,
         "",
         "Remedy for a job that misses its intent: `diagnosed` re-assigns slices, moves lanes or adds lanes, `lanes` only adds lanes.",
-        choices=("diagnosed", "lanes"),
+        choices=tuple(AllowedRemedies),
     )
     health_window_s: float = setting(
         300.0, "s", "Health: length of the window in which the pipeline looks for symptoms.", 1
@@ -317,6 +347,6 @@ FAST: Mapping[str, float] = {
 
 
 def snapshots_needed(settings: Settings) -> int:
-    """Snapshots that a restarted controller needs to go on with full windows."""
+    """Number of snapshots that a journal keeps: a prediction by `headgate what-if` needs full windows."""
     longest_s = max(settings.window_s, settings.health_window_s)
     return math.ceil(longest_s / settings.round_s) + 2

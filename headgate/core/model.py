@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from graphlib import CycleError, TopologicalSorter
 
 from headgate.core.hosts import HostType
@@ -274,6 +274,13 @@ HOST_KINDS = frozenset({ActionKind.LEASE, ActionKind.RELEASE})
 """Actions that change the hosts of the cluster, not an allocation."""
 
 
+class SearchPhase(StrEnum):
+    """Phase of the search for a better allocation."""
+
+    SEARCHING = "not converged"
+    CONVERGED = "converged"
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """The reason for an action: a sentence for people, and its figures for machines."""
@@ -301,6 +308,8 @@ class Action:
     """The host that the action leases or releases; empty for an action on jobs."""
     host_type: HostType | None = None
     """Type of the leased host; None unless the action is a lease."""
+    owner: str = ""
+    """Who awaits the effect: the self-regulating job whose policy asked for the action; empty for all other actions."""
 
     @property
     def concerns_host(self) -> bool:
@@ -319,6 +328,8 @@ class Outcome:
 
     applied: bool
     detail: str = ""
+    observed: bool = False
+    """Whether the controller only observed, so that the engine neither applied nor refused the action."""
 
 
 # -- epochs ------------------------------------------------------------------------------------------------------------

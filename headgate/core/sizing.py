@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from headgate.config import Settings
+from headgate.config import Settings, SizingMethod
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, capacities
 from headgate.core.model import MOST_SHARE, OUTSIDE, Graph, JobReading
@@ -185,10 +185,12 @@ def fewer_lanes(view: JobView, settings: Settings) -> Lanes:
         return view.allocation.lanes
     graph, span = view.job.graph, view.span
     capacity = capacities(graph, span)
-    work = needed_work(graph, span, settings) if settings.sizing == "model" else dict.fromkeys(graph.operators)
+    work = (
+        needed_work(graph, span, settings) if settings.sizing == SizingMethod.MODEL else dict.fromkeys(graph.operators)
+    )
     needed = (
         lanes_for(view, span, work, settings.target_busy)
-        if settings.sizing == "model"
+        if settings.sizing == SizingMethod.MODEL
         else dict.fromkeys(graph.operators, 1)
     )
 
@@ -276,4 +278,7 @@ def _stages_s(span: Span) -> float:
     return sum(max(span.busy_s(name), default=0.0) for name in span.last.reading.operators)
 
 
-_SIZINGS: Mapping[str, Callable[[JobView, Span, Settings, float], Lanes]] = {"paper": _paper, "model": _model}
+_SIZINGS: Mapping[str, Callable[[JobView, Span, Settings, float], Lanes]] = {
+    SizingMethod.PAPER: _paper,
+    SizingMethod.MODEL: _model,
+}

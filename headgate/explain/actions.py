@@ -10,6 +10,7 @@ from headgate.core.model import Action, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
 from headgate.explain.lines import Facts, JobRounds, Line
 from headgate.explain.words import after_colon, and_list, capitalised, goals, lanes_text, pace_text, utility_change
+from headgate.health.records import NAMED
 from headgate.health.resolving import ResolverName
 from headgate.ports import Effect, JobRecord, RecordedAction
 
@@ -26,9 +27,8 @@ def action_lines(view: JobRounds, actions: Iterable[RecordedAction]) -> Iterator
 
 def _reasons(recorded: RecordedAction) -> Iterator[Line]:
     """The symptoms behind a diagnosis that its sentence does not name, with what was measured."""
-    cause = recorded.action.cause
-    for symptom in _symptoms(cause):
-        if symptom.text not in cause.text:
+    for symptom in _symptoms(recorded.action.cause):
+        if NAMED not in symptom.facts:
             measured = "; ".join(one.text for one in symptom.because)
             yield Line(recorded.at_s, symptom.text, {"what": "symptom", **symptom.facts, "measured": measured})
 

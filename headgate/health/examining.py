@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from headgate.config import Settings
+from headgate.config import AllowedRemedies, Settings
 from headgate.core.quantities import show_seconds
 from headgate.health.diagnosing import is_unclear
 from headgate.health.policies import LANE_REMEDIES, HealthPolicy, Late
@@ -137,7 +137,7 @@ def _refused(log: Log, resolver: str, diagnosis: Diagnosis, observed: ObservedJo
 
 def only_lanes(settings: Settings) -> bool:
     """Whether the settings allow only remedies that change lane counts."""
-    return settings.remedies == "lanes"
+    return settings.remedies == AllowedRemedies.LANES
 
 
 def _entry(policy: HealthPolicy, remedy: Remedy, measured: Measurements, observed: ObservedJob) -> LogEntry:

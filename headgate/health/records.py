@@ -66,6 +66,10 @@ class DiagnosisKind(StrEnum):
     MEMORY = "memory shortage"
 
 
+NAMED = "named in the diagnosis"
+"""The fact of a symptom whose text is part of the diagnosis, so that a story need not tell the symptom by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One figure of a lane, an operator (`lane` is None) or the job (`operator` is None) over a window."""
@@ -126,11 +130,13 @@ def cause_of(diagnosis: Diagnosis) -> Cause:
     facts: dict[str, float | str] = {"diagnosis": diagnosis.kind, "operator": diagnosis.operator}
     if diagnosis.lanes:
         facts["lanes"] = ", ".join(map(str, diagnosis.lanes))
-    return Cause(diagnosis.text, facts, tuple(_symptom_cause(symptom) for symptom in diagnosis.symptoms))
+    return Cause(diagnosis.text, facts, tuple(_symptom_cause(symptom, diagnosis) for symptom in diagnosis.symptoms))
 
 
-def _symptom_cause(symptom: Symptom) -> Cause:
+def _symptom_cause(symptom: Symptom, diagnosis: Diagnosis) -> Cause:
     facts: dict[str, float | str] = {"symptom": symptom.kind, "operator": symptom.operator, "value": symptom.value}
+    if symptom.text in diagnosis.text:
+        facts[NAMED] = 1.0
     return Cause(symptom.text, facts, _measured_causes(symptom.measurements))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from headgate.core.hosts import Host, HostPhase, HostType
 from headgate.core.model import Action, ActionKind, Cause
 from headgate.core.quantities import show_seconds
-from headgate.hosts.leases import LeaseHost, ReleaseHost, StartLane, Step
+from headgate.hosts.leases import LeaseHost, PlanStep, ReleaseHost, StartLane
 
 ROOM_ELSEWHERE = Cause("the others have room for all that runs")
 NO_OTHER_HOST = Cause("there is no other that works")
@@ -32,7 +32,9 @@ def release_paid(host: Host, at_s: float) -> Action:
     return release(host.name, ROOM_ELSEWHERE, what)
 
 
-def action_of(step: LeaseHost | ReleaseHost, plan: Sequence[Step], hosts: Mapping[str, Host], at_s: float) -> Action:
+def action_of(
+    step: LeaseHost | ReleaseHost, plan: Sequence[PlanStep], hosts: Mapping[str, Host], at_s: float
+) -> Action:
     """A step of a plan for single lanes; a host is leased for the lanes that the plan starts on it."""
     if isinstance(step, ReleaseHost):
         return release_paid(hosts[step.host], at_s)

@@ -85,12 +85,14 @@ class Landlord:
         self._decides_s = 0.0
         self._new_hosts = False
         """Whether hosts became ready since a caller last asked."""
+        self._engine: Jobs | None = None
+        """The engine whose lanes a planner may change; None while nothing runs yet."""
         self.occupants: Occupants | None = None
         """The engine that empties a host before its release; None while nothing runs yet, or where the pool waits for lanes to leave."""
 
     def serve(self, engine: Jobs) -> None:
         """From now on this engine runs the jobs: it empties hosts before their release, and its lanes may be changed."""
-        self.occupants = self._planner.engine = engine
+        self.occupants = self._engine = engine
 
     # -- start and end
 
@@ -202,6 +204,20 @@ class Landlord:
     # -- one action
 
     def _act(self, action: Action, at_s: float) -> None:
+        if action.concerns_host:
+            self._act_on_host(action, at_s)
+        elif self._engine is not None:
+            self._reconfigure(self._engine, action, at_s)
+
+    def _reconfigure(self, engine: Jobs, action: Action, at_s: float) -> None:
+        """Give a job the lanes that the planner reserved slots for."""
+        action_id = self._journal.intend(at_s, action)
+        outcome = engine.apply(action)
+        self._journal.outcome(action_id, outcome)
+        if not outcome.applied:
+            raise EngineError(f"lanes of {action.job} could not be changed: {outcome.detail}")
+
+    def _act_on_host(self, action: Action, at_s: float) -> None:
         self._records.intend(at_s, action)
         self._note(at_s, action.host, action.sentence)
         self._carry_out(action, at_s)
@@ -213,9 +229,9 @@ class Landlord:
         outcome = _try(partial(self._pool.lease, action.host, action.host_type))
         self._records.confirm(action, outcome)
         if not outcome.applied:
-            self._refused(action, outcome, at_s)
+            self._note_refusal(action, outcome, at_s)
 
-    def _refused(self, action: Action, outcome: Outcome, at_s: float) -> None:
+    def _note_refusal(self, action: Action, outcome: Outcome, at_s: float) -> None:
         """The pool refused a lease. Jobs continue on the other hosts; without any host the service cannot run."""
         if not any(host.usable for host in self._hosts.values()):
             raise EngineError(f"{action.host} could not be leased: {outcome.detail}")
@@ -363,6 +379,8 @@ def _try(step: Callable[[], None]) -> Outcome:
 
 def _is_needed(action: Action, hosts: Mapping[str, Host]) -> bool:
     """Whether the landlord takes this step even when it only observes: jobs need one host, and a failed host is useless."""
+    if not action.concerns_host:
+        return False
     if action.kind is ActionKind.LEASE:
         return not any(host.usable for host in hosts.values())
     return hosts[action.host].phase is HostPhase.FAILED

@@ -131,10 +131,10 @@ class ReleaseHost:
 
 
 LaneStep = StartLane | StopLane | MoveLane
-Step = LaneStep | LeaseHost | ReleaseHost
+PlanStep = LaneStep | LeaseHost | ReleaseHost
 
 
-def apply_step(cluster: LeasedCluster, step: Step, at_s: float) -> LeasedCluster:
+def apply_step(cluster: LeasedCluster, step: PlanStep, at_s: float) -> LeasedCluster:
     """The cluster as it will be when the step is done."""
     match step:
         case StartLane(operator, host):

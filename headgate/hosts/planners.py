@@ -15,7 +15,6 @@ from headgate.errors import EngineError
 from headgate.hosts import slots
 from headgate.hosts.leases import LaneStep, Ledger
 from headgate.hosts.provision import ProvisionState, Terms
-from headgate.ports import Engine
 
 Use = Mapping[str, Mapping[str, float]]
 """By host, the busy seconds of each job."""
@@ -35,8 +34,6 @@ class Planner(Protocol):
 
     terms: Terms
     settings: Settings
-    engine: Engine | None
-    """The engine whose lanes a planner may change; None while nothing runs yet."""
 
     def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
         """Note the measurements of a round, with or without a decision."""
@@ -45,7 +42,7 @@ class Planner(Protocol):
         """The use of hosts by jobs since the last call."""
 
     def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
-        """Hosts to lease and to release, and where single lanes go if the engine places them."""
+        """Hosts to lease and to release, new lane counts of jobs, and where single lanes go if the engine places them."""
 
     def place(self, step: LaneStep) -> None:
         """Start, stop or move a lane."""
@@ -56,7 +53,6 @@ class SharedSlots:
 
     def __init__(self, terms: Terms, settings: Settings) -> None:
         self.terms, self.settings = terms, settings
-        self.engine: Engine | None = None
         self._work: dict[OperatorKey, float] = {}
         """The last measured work of each operator."""
         self._use: dict[str, dict[str, float]] = {}

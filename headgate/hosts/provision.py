@@ -22,16 +22,16 @@ from headgate.hosts.leases import (
     Ledger,
     MoveLane,
     Need,
+    PlanStep,
     ReleaseHost,
     StartLane,
-    Step,
     StopLane,
     apply_step,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class OperatorDemand:
     """One operator as it was measured; None where nothing was."""
 
     expected_s: float
@@ -52,7 +52,7 @@ class ProvisionView:
 
     at_s: float
     cluster: LeasedCluster
-    demands: Mapping[OperatorKey, Demand]
+    demands: Mapping[OperatorKey, OperatorDemand]
     ledger: Ledger
     unplaced: Mapping[OperatorKey, int] = field(default_factory=dict)
     """Lanes of jobs that have just come, or that lost their host, and that must run somewhere."""
@@ -106,7 +106,7 @@ def predict_next(durations: Sequence[float]) -> float:
     return mean - slope * middle + slope * (count + 1)
 
 
-def needs_lane(demand: Demand, durations: Sequence[float], settings: HostSettings) -> bool:
+def needs_lane(demand: OperatorDemand, durations: Sequence[float], settings: HostSettings) -> bool:
     """Whether an operator needs a lane: its durations are, or are about to be, too long, with a queue (algorithm 1)."""
     if demand.duration_s is None or demand.queue is None:
         return False
@@ -167,10 +167,10 @@ class ProvisionPlan:
     ledger: Ledger
     at_s: float
     leases: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     may_lease: bool = True
 
-    def then(self, *steps: Step) -> ProvisionPlan:
+    def then(self, *steps: PlanStep) -> ProvisionPlan:
         """With more steps."""
         plan = self
         for step in steps:
@@ -276,7 +276,7 @@ def _lane_off(
     return None if placed is None else placed[0].then(MoveLane(operator, host, placed[1]))
 
 
-def _takes_s(steps: Sequence[Step], host: str, settings: HostSettings) -> float:
+def _takes_s(steps: Sequence[PlanStep], host: str, settings: HostSettings) -> float:
     """Time until a host is empty: lanes elsewhere may have to go first, then others start there, then its own go."""
     makes_room = any(isinstance(one, StopLane) and one.host != host for one in steps)
     moves = any(isinstance(one, MoveLane) for one in steps)
@@ -338,7 +338,7 @@ def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, se
 # -- the BTU-based provisioner ---------------------------------------------------------------------------------------------------
 
 
-def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
     """One decision: lanes for operators that need them, then hosts whose BTU is about to end."""
     state, plan = start_plan(_with_durations(state, view, terms.settings), view, terms)
     spare = _spare(view, state, terms.settings)
@@ -350,7 +350,7 @@ def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[Prov
 
 def finish_plan(
     state: ProvisionState, plan: ProvisionPlan, spare: Spare, terms: Terms
-) -> tuple[ProvisionState, tuple[Step, ...]]:
+) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
     """Last step of every decision: release hosts whose BTU is about to end where possible, the emptiest first."""
     ending = [host.name for host in plan.cluster.usable() if at_end_of_btu(host, plan.at_s, terms.settings)]
     for host in sorted(ending, key=lambda name: -plan.cluster.room(name).memory_mb):
@@ -358,7 +358,7 @@ def finish_plan(
     return state_after(state, plan), plan.steps
 
 
-def _lanes_wanted(demand: Demand, durations: Sequence[float], settings: HostSettings) -> int:
+def _lanes_wanted(demand: OperatorDemand, durations: Sequence[float], settings: HostSettings) -> int:
     """One, or two if very many rows wait; none as long as enough are on their way (both beyond the paper)."""
     if not needs_lane(demand, durations, settings):
         return 0
@@ -391,7 +391,9 @@ def state_after(state: ProvisionState, plan: ProvisionPlan) -> ProvisionState:
 # -- baselines -------------------------------------------------------------------------------------------------------------------
 
 
-def threshold_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+def threshold_step(
+    state: ProvisionState, view: ProvisionView, terms: Terms
+) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
     """The threshold baseline: lanes by queue length, hosts leased when full and released when empty, without regard to billing."""
     state, plan = start_plan(state, view, terms)
     for operator, demand in view.demands.items():
@@ -425,13 +427,13 @@ def _loneliest(cluster: LeasedCluster, operator: OperatorKey) -> str:
     return max(holding, key=lambda host: (cluster.room(host).memory_mb, cluster.room(host).cores, host))
 
 
-def fixed_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[Step, ...]]:
+def fixed_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
     """Nothing ever changes, except that what fails is replaced."""
     state, plan = start_plan(state, view, terms)
     return state_after(state, plan), plan.steps
 
 
-Provisioner = Callable[[ProvisionState, ProvisionView, Terms], tuple[ProvisionState, tuple[Step, ...]]]
+Provisioner = Callable[[ProvisionState, ProvisionView, Terms], tuple[ProvisionState, tuple[PlanStep, ...]]]
 
 
 class ProvisionerName(StrEnum):

@@ -8,49 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headgate.config import Settings
 from headgate.core.hosts import Host, OperatorKey, host_name
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause
 from headgate.core.sizing import Lanes, lane_limit, waiting
-from headgate.errors import EngineError
+from headgate.health.resolving import lanes_changed
 from headgate.hosts import actions as host_actions
-from headgate.hosts.leases import LaneStep, LeasedCluster, LeaseHost, Need, ReleaseHost, Step, StopLane, apply_step
-from headgate.hosts.planners import HostsView, SharedSlots, Use
-from headgate.hosts.provision import PROVISIONERS, Demand, ProvisionerName, ProvisionState, ProvisionView, Terms
-from headgate.ports import Engine
+from headgate.hosts.leases import LeasedCluster, LeaseHost, Need, PlanStep, ReleaseHost, StopLane, apply_step
+from headgate.hosts.planners import HostsView, SharedSlots
+from headgate.hosts.provision import PROVISIONERS, OperatorDemand, ProvisionerName, ProvisionState, ProvisionView, Terms
 
 NO_EXPECTATION_S = float("inf")
 """Expected duration of the rows of a job without a latency intent: no row takes too long."""
 
 
-class ReservedSlots:
+class ReservedSlots(SharedSlots):
     """A planner that lets a provisioner of VISP decide about the lanes of all jobs, and about hosts."""
 
     def __init__(self, name: ProvisionerName, terms: Terms, settings: Settings) -> None:
-        self.terms, self.settings = terms, settings
-        self.engine: Engine | None = None
-        """The engine whose lanes the provisioner changes; None while nothing runs yet."""
+        super().__init__(terms, settings)
         self._decide, self._cause = PROVISIONERS[name], Cause(f"the provisioner {name} reserves these slots")
-        self._bills = SharedSlots(terms, settings)
         self._cluster = LeasedCluster({}, {})
-        self._view = View(0.0, {}, (), frozenset())
-        self._given: dict[str, Lanes] = {}
-        """Lanes that jobs were given since the last decision."""
 
-    def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
-        """Each job pays for the time that its lanes were busy on a host."""
-        self._bills.observe(view, hosts)
-
-    def take_use(self) -> Use:
-        """The use of hosts by jobs since the last call."""
-        return self._bills.take_use()
-
-    def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
-        """Lanes to start and stop, hosts to lease and to release; there is always one host."""
-        self._view, self._given = now.view, {}
+    def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action]]:
+        """Hosts to lease and to release, and new lane counts of jobs; there is always one host."""
         cluster, unplaced = matched(self._cluster, now.view, now.hosts, self.terms)
         demands = {key: one for job in now.view.jobs.values() for key, one in demands_of(job).items()}
         seen = ProvisionView(now.view.at_s, cluster, demands, now.ledger, unplaced)
@@ -61,30 +45,33 @@ class ReservedSlots:
         for one in steps:
             cluster = apply_step(cluster, one, now.view.at_s)
         self._cluster = cluster
-        return state, [self._with_cause(one, steps, now) for one in steps]
+        return state, list(self._actions(steps, now))
 
-    def _with_cause(self, step: Step, steps: Sequence[Step], now: HostsView) -> Action | LaneStep:
-        if isinstance(step, LeaseHost | ReleaseHost):
-            return host_actions.action_of(step, steps, now.hosts, now.view.at_s)
-        return step
+    def _actions(self, steps: Sequence[PlanStep], now: HostsView) -> Iterator[Action]:
+        """The steps as actions in their order; the steps of a job become one new allocation, in place of the first of them."""
+        changed = set()
+        for step in steps:
+            if isinstance(step, LeaseHost | ReleaseHost):
+                yield host_actions.action_of(step, steps, now.hosts, now.view.at_s)
+                continue
+            job = now.view.jobs[step.operator[0]]
+            wanted = self._reserved_lanes(job)
+            if job.job.name not in changed and wanted != job.allocation.lanes:
+                changed.add(job.job.name)
+                yield self._reconfigure(job, wanted)
 
-    def place(self, step: LaneStep) -> None:
-        """Give the job of the step the lanes that its slots are reserved for; the engine runs them in any slot."""
-        name = step.operator[0]
-        job = self._view.jobs.get(name)
-        if job is None or self.engine is None:
-            return
-        wanted = {
+    def _reserved_lanes(self, job: JobView) -> Lanes:
+        """The lanes that slots are reserved for; the engine runs them in any slot."""
+        name = job.job.name
+        return {
             operator: max(1, min(self._cluster.lanes((name, operator)), lane_limit(job, operator, self.settings)))
             for operator in job.allocation.lanes
         }
-        if wanted == self._given.get(name, job.allocation.lanes):
-            return  # another step of the same decision did this
-        self._given[name] = wanted
-        allocation = job.allocation.with_lanes(wanted)
-        outcome = self.engine.apply(Action(ActionKind.RECONFIGURE, name, {name: allocation}, self._cause))
-        if not outcome.applied:
-            raise EngineError(f"lanes of {name} could not be changed: {outcome.detail}")
+
+    def _reconfigure(self, job: JobView, wanted: Lanes) -> Action:
+        name, had = job.job.name, job.allocation.lanes
+        changes = {name: job.allocation.with_lanes(wanted)}
+        return Action(ActionKind.RECONFIGURE, name, changes, self._cause, lanes_changed(had, wanted))
 
 
 def matched(
@@ -112,16 +99,16 @@ def need_of(job: JobView, operator: str, terms: Terms) -> Need:
     return Need(1.0, kind.memory_mb / kind.cores) if job.job.graph.operators[operator].inputs else Need(0.0, 0.0)
 
 
-def demands_of(job: JobView) -> Mapping[OperatorKey, Demand]:
+def demands_of(job: JobView) -> Mapping[OperatorKey, OperatorDemand]:
     """The operators with lanes as they were measured; rows that wait for an epoch count as queued at the busiest operator."""
     operators, name = job.allocation.lanes, job.job.name
     expected_s = job.job.intent.latency_s or NO_EXPECTATION_S
     if job.span is None:
-        return {(name, one): Demand(expected_s, None, None) for one in operators}
+        return {(name, one): OperatorDemand(expected_s, None, None) for one in operators}
     queues = _queues(job, operators)
     duration_s = job.recent_latency_s if job.recent_latency_s is not None else job.latency_s
     return {
-        (name, one): Demand(expected_s, duration_s, queues[one], sum(job.span.busy_s(one)) / job.span.seconds)
+        (name, one): OperatorDemand(expected_s, duration_s, queues[one], sum(job.span.busy_s(one)) / job.span.seconds)
         for one in operators
     }
 

@@ -18,8 +18,8 @@ from headgate.core.sizing import needed_work
 from headgate.core.windows import Span
 from headgate.hosts import actions as host_actions
 from headgate.hosts.leases import Ledger
-from headgate.hosts.leasing import at_risk, points_gained
 from headgate.hosts.provision import ProvisionState, Terms, at_end_of_btu, count_failures
+from headgate.hosts.worth import at_risk, points_gained
 
 EXACT = 1e-9
 """Slots are sums of floats; a difference below this counts as 0."""

@@ -62,7 +62,7 @@ class MemoryJournal:
         return None if action is None else self._add_action(number, summary.at_s, action)
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
         return self._add_action(NO_ROUND, at_s, action)
 
     def _add_action(self, number: int, at_s: float, action: Action) -> int:

@@ -118,7 +118,7 @@ class SqliteJournal:
         return action_id
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action about a host, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
         with self._transaction() as connection:
             return _add_action(connection, NO_ROUND, at_s, action)
 

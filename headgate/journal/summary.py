@@ -11,10 +11,10 @@ from headgate.errors import JournalError
 from headgate.ports import RecordedAction, Restored, RoundRecord
 
 WINDOW_SNAPSHOTS = 32
-"""Snapshots kept for a restart: more than a window of measurements and the wait after an action together."""
+"""Snapshots kept for a prediction: more than a window of measurements and the wait after an action together."""
 
 NO_ROUND = 0
-"""The round of an action about a host: rounds are numbered from 1."""
+"""The round of an action of the landlord: rounds are numbered from 1."""
 
 
 def unknown_action(action_id: int) -> JournalError:

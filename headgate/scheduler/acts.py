@@ -6,7 +6,7 @@ import dataclasses
 
 from headgate.config import Settings
 from headgate.core.metrics import JobView, sub_window
-from headgate.core.model import Action, ActionKind, Cause, JobAllocation
+from headgate.core.model import Action, ActionKind, Cause, JobAllocation, SearchPhase
 from headgate.core.quantities import show_seconds
 from headgate.core.sizing import catching_up
 from headgate.errors import InvalidTransitionError
@@ -24,7 +24,6 @@ from headgate.scheduler.help import help_action, help_for
 from headgate.scheduler.judgement import output_rows_s, remember_best, set_aside
 from headgate.scheduler.memory import (
     Decision,
-    SearchPhase,
     Situation,
     State,
     fingerprints,
@@ -42,7 +41,7 @@ def apply_remedy(now: Situation) -> Result:
     assert name is not None
     found, job = now.advice.examinations[name], now.advice.jobs[name]
     assert found.remedy is not None
-    action = found.remedy.action(name)
+    action = dataclasses.replace(found.remedy.action(name), owner=name)
     trial = Trial(
         kind=action.kind,
         job=name,

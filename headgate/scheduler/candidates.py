@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from headgate.config import Settings
+from headgate.config import Objective, Settings
 from headgate.core.metrics import JobView
 from headgate.core.model import JobAllocation
 from headgate.core.sizing import Lanes, adds_lanes, fewer_lanes, has_finished_epoch, longest_pace_s, recovering
@@ -55,7 +55,7 @@ def hopeless_job(now: Situation) -> JobView | None:
     """The least valuable job with hopelessly low utility that is not recovering; None unless the cluster is congested and a job of at
     least the same worth misses its intent. Among jobs of equal worth, the job with the most busy lanes comes first.
     """
-    if not now.view.congested or now.settings.objective != "total":
+    if not now.view.congested or now.settings.objective != Objective.TOTAL:
         return None
     hopeless = (job for job in _jobs_that_miss(now) if _is_hopeless(job, now) and others_that_miss(job, now))
     return min(hopeless, key=lambda job: (job.worth, -_busy_lanes(job), job.job.name), default=None)

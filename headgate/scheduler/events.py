@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 from headgate.config import Settings
-from headgate.core.model import Action, ActionKind
+from headgate.core.model import Action, ActionKind, SearchPhase
 from headgate.health.resolving import ResolverName
-from headgate.scheduler.memory import Refusal, SearchPhase, State, without_history
+from headgate.scheduler.memory import Refusal, State, without_history
 from headgate.scheduler.trials import SEARCH
 
 
 def carried_out(state: State, action: Action, at_s: float, settings: Settings) -> State:
     """The state after an action was applied late: the scheduler awaits its effect from `at_s` on."""
-    trials = state.trials.delay(state.trials.owner_of(action), at_s, settings.health_pause_s)
+    trials = state.trials.delay(action.owner, at_s, settings.health_pause_s)
     return dataclasses.replace(state, trials=trials)
 
 
@@ -32,7 +32,7 @@ def withdrawn(state: State, action: Action, at_s: float, settings: Settings, ref
 
     A remedy that the engine `refused` counts as useless, so that the scheduler tries another remedy.
     """
-    owner = state.trials.owner_of(action)
+    owner = action.owner
     trial, trials = state.trials.awaited.get(owner), state.trials.end(owner)
     entry, had = (trial.entry, trial.had) if trial is not None else (None, {})
     if refused and entry is not None and (owner != SEARCH or entry.resolver != ResolverName.SCALE_UP):

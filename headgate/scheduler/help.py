@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from headgate.config import Objective
 from headgate.core.metrics import JobView, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.core.quantities import show_seconds
@@ -41,7 +42,11 @@ def _larger_share(job: JobView, now: Situation) -> int | None:
         return None
     urgent = now.missing[: now.missing.index(job) + 1]
     waiting = (other for other in now.view.jobs.values() if other not in urgent)
-    return share if any(other.worth <= job.worth or now.settings.objective != "total" for other in waiting) else None
+    return (
+        share
+        if any(other.worth <= job.worth or now.settings.objective != Objective.TOTAL for other in waiting)
+        else None
+    )
 
 
 def _spread(job: JobView, lanes: Mapping[str, int], now: Situation) -> JobAllocation:

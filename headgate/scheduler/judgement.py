@@ -125,7 +125,7 @@ def judge_remedies(situation: Situation) -> tuple[Situation, tuple[Verdict, ...]
             continue
         trial, after = trials.awaited[name], advice.jobs[name].utility
         text, before = effect_in_words(found.judged), trial.utilities.get(name)
-        verdicts.append(Verdict(trial.kind, name, trial.total, advice.total, before, after, text))
+        verdicts.append(Verdict(trial.kind, name, trial.total, advice.total, before, after, text, owner=name))
         trials = trials.end(name).remember(found.judged, situation.view.at_s, situation.settings)
     state = dataclasses.replace(situation.state, trials=trials)
     return dataclasses.replace(situation, state=state), tuple(verdicts)

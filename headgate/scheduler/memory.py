@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 
-from headgate.config import Settings
+from headgate.config import Objective, Settings
 from headgate.core.alerts import Alert
 from headgate.core.fairness import fair_score, most_fair_score, weighted_satisfactions
 from headgate.core.metrics import JobView, View
-from headgate.core.model import Action, ActionKind, Allocation, JobAllocation
+from headgate.core.model import Action, ActionKind, Allocation, JobAllocation, SearchPhase
 from headgate.core.sizing import Lanes, catching_up, recovering, unmeasured
 from headgate.health.examining import Finding, finding_of
 from headgate.health.records import Diagnosis, Remedy, observed_job
@@ -20,13 +19,6 @@ from headgate.scheduler.quarantine import Quarantine
 from headgate.scheduler.regulation import NO_ADVICE, PolicyAdvice, SwitchedOff
 from headgate.scheduler.trials import SEARCH, Trials
 from headgate.scheduler.undone import LaneHistory
-
-
-class SearchPhase(Enum):
-    """Phase of the search for a better allocation."""
-
-    SEARCHING = "not converged"
-    CONVERGED = "converged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +112,8 @@ class Verdict:
     """Jobs whose changes caused the loss and are still in effect."""
     plateaued: bool = False
     """Whether the helped job gained too little."""
+    owner: str = SEARCH
+    """The owner of the action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +153,9 @@ class Situation:
 
     def _urgency(self, job: JobView) -> tuple[float, float, str]:
         utility = job.utility or 0.0
-        if self.settings.objective == "lowest":
+        if self.settings.objective == Objective.LOWEST:
             return (utility / job.worth, -job.worth, job.job.name)
-        if self.settings.objective == "fair":
+        if self.settings.objective == Objective.FAIR:
             return (self._tenants[job.job.tenant], -job.worth, job.job.name)
         return (-job.worth, utility, job.job.name)
 
@@ -242,9 +236,9 @@ class Situation:
     @cached_property
     def score(self) -> float:
         """The value that the scheduler maximises: total utility, or the lowest satisfaction."""
-        if self.settings.objective == "lowest":
+        if self.settings.objective == Objective.LOWEST:
             return min((job.satisfaction or 0.0 for job in self.view.jobs.values()), default=1.0)
-        return fair_score(self.view.jobs.values()) if self.settings.objective == "fair" else self.total
+        return fair_score(self.view.jobs.values()) if self.settings.objective == Objective.FAIR else self.total
 
     @cached_property
     def _tenants(self) -> Mapping[str, float]:
@@ -267,9 +261,9 @@ class Situation:
     @cached_property
     def max_score(self) -> float:
         """The score when all jobs meet their intents."""
-        if self.settings.objective == "fair":
+        if self.settings.objective == Objective.FAIR:
             return most_fair_score(self.view.jobs.values())
-        return 1.0 if self.settings.objective == "lowest" else sum(job.worth for job in self.view.jobs.values())
+        return 1.0 if self.settings.objective == Objective.LOWEST else sum(job.worth for job in self.view.jobs.values())
 
     @property
     def allocation(self) -> Allocation:

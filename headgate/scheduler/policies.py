@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from headgate.config import Settings
+from headgate.config import AllowedRemedies, Settings
 from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import JobView, View, capacities
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
@@ -22,7 +22,7 @@ from headgate.health.examiners import Examiner
 from headgate.scheduler import advice, events, rules
 from headgate.scheduler.memory import Decision, State
 from headgate.scheduler.quarantine import arriving, quarantined, restart_windows
-from headgate.scheduler.regulation import PolicyAdvice, Regulation
+from headgate.scheduler.regulation import AskAll, PolicyAdvice, Regulation, one_by_one
 
 KEPT_DECISIONS = 5
 """Number of latest decisions that an `InvalidTransitionError` carries."""
@@ -37,10 +37,10 @@ class Policy(Protocol):
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         """Note that the action was not applied: the engine `refused` the action, or the controller only observes."""
 
-    def carried_out(self, action: Action, at_s: float) -> None:
+    def note_carried_out(self, action: Action, at_s: float) -> None:
         """Note that the action was applied at `at_s`, later than decided."""
 
-    def interrupted(self) -> None:
+    def note_interruption(self) -> None:
         """Note missed rounds: the policy collects fresh measurements before it acts."""
 
     def cluster_changed(self) -> None:
@@ -65,10 +65,12 @@ class Policy(Protocol):
 class Headgate:
     """Headgate's policy: scheduler rules for jobs with intents, health policies for self-regulating jobs."""
 
-    def __init__(self, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, examiners: Mapping[str, Examiner] | None = None, ask_all: AskAll = one_by_one
+    ) -> None:
         self.settings = settings
         self.state = State()
-        self.regulation = Regulation(settings, examiners or {})
+        self.regulation = Regulation(settings, examiners or {}, ask_all)
         self._story: deque[str] = deque(maxlen=KEPT_DECISIONS)
         """The latest decisions, for the text of an `InvalidTransitionError`."""
 
@@ -96,10 +98,10 @@ class Headgate:
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         self.state = events.withdrawn(self.state, action, at_s, self.settings, refused)
 
-    def carried_out(self, action: Action, at_s: float) -> None:
+    def note_carried_out(self, action: Action, at_s: float) -> None:
         self.state = events.carried_out(self.state, action, at_s, self.settings)
 
-    def interrupted(self) -> None:
+    def note_interruption(self) -> None:
         self.state = events.interrupted(self.state)
 
     def cluster_changed(self) -> None:
@@ -131,10 +133,10 @@ class Static:
     def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
         """Does nothing: the policy takes no actions."""
 
-    def carried_out(self, action: Action, at_s: float) -> None:
+    def note_carried_out(self, action: Action, at_s: float) -> None:
         """Does nothing: the policy awaits no effects."""
 
-    def interrupted(self) -> None:
+    def note_interruption(self) -> None:
         """Does nothing: the policy does not depend on earlier rounds."""
 
     def cluster_changed(self) -> None:
@@ -170,6 +172,11 @@ class Threshold(Static):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._acted_s: dict[str, float] = {}
+
+    def not_applied(self, action: Action, at_s: float, refused: bool = True) -> None:
+        """Leave the jobs of a refused action alone for `retry_s`."""
+        if refused:
+            self._acted_s |= dict.fromkeys(action.changes, at_s + self.settings.retry_s - self.REST_S)
 
     def decide(self, view: View) -> Decision:
         changes = {}
@@ -211,12 +218,14 @@ class Threshold(Static):
         self._acted_s = msgspec.json.decode(data, type=dict[str, float])
 
 
-def policy_named(name: str, settings: Settings, examiners: Mapping[str, Examiner] | None = None) -> Policy:
+def policy_named(
+    name: str, settings: Settings, examiners: Mapping[str, Examiner] | None = None, ask_all: AskAll = one_by_one
+) -> Policy:
     """The policy with this name; `manual` differs from `static` only in its initial allocation."""
     if name == "headgate":
-        return Headgate(settings, examiners)
+        return Headgate(settings, examiners, ask_all)
     if name == "lanes-only":
-        return Headgate(dataclasses.replace(settings, remedies="lanes"), examiners)
+        return Headgate(dataclasses.replace(settings, remedies=AllowedRemedies.LANES.value), examiners, ask_all)
     if name == "threshold":
         return Threshold(settings)
     return Static()

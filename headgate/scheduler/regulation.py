@@ -8,8 +8,7 @@ it off for a while, raises an alert and continues.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.config import Settings
@@ -69,12 +68,23 @@ class PolicyAdvice:
 
 NO_ADVICE = PolicyAdvice()
 
+PolicyAlerts = tuple[dict[str, tuple[Alert, ...]], str]
+"""Alerts of one policy by job, and the error if the policy failed; empty without an error."""
+AskAll = Callable[[Callable[[str], PolicyAlerts], Sequence[str]], Iterable[PolicyAlerts]]
+"""Asks all of these policies, and returns their answers in the same order."""
+
+
+def one_by_one(ask: Callable[[str], PolicyAlerts], policies: Sequence[str]) -> Iterable[PolicyAlerts]:
+    """Ask one policy after another."""
+    return map(ask, policies)
+
 
 class Regulation:
-    """Runs all health policies once per round."""
+    """Runs all health policies once per round; `ask_all` runs the alerting policies, which change nothing and may take a while."""
 
-    def __init__(self, settings: Settings, examiners: Mapping[str, Examiner]) -> None:
+    def __init__(self, settings: Settings, examiners: Mapping[str, Examiner], ask_all: AskAll = one_by_one) -> None:
         self.settings = settings
+        self._ask_all = ask_all
         self.examiners = dict(examiners)
         self.switched_off: Mapping[str, SwitchedOff] = {}
         self._standing: dict[str, tuple[Alert, ...]] = {}
@@ -162,20 +172,18 @@ class Regulation:
     # -- policies that only raise alerts
 
     def _watch(self, trials: Trials, view: View) -> None:
-        """Run all alerting policies in parallel: an alerting policy changes nothing, and may take a while."""
+        """Run all alerting policies."""
         asked = {name: one for name, one in self.examiners.items() if not self._is_off(name, view.at_s)}
-        watching = {name: one for name, one in asked.items() if not one.invasive}
+        watching = [name for name, one in asked.items() if not one.invasive]
         if not watching:
             return
-        with ThreadPoolExecutor(len(watching)) as pool:
-            answers = list(pool.map(lambda name: self._alerts_of(name, trials, view), watching))
+        answers = list(self._ask_all(lambda name: self._alerts_of(name, trials, view), watching))
         for name, (alerts, trouble) in zip(watching, answers, strict=True):
             self._standing |= {f"{name} {job}": found for job, found in alerts.items()}
             if trouble:
                 self._switch_off(name, trouble, view.at_s)
 
-    def _alerts_of(self, policy: str, trials: Trials, view: View) -> tuple[dict[str, tuple[Alert, ...]], str]:
-        """Alerts of the policy by job, and the error if the policy failed; empty without an error."""
+    def _alerts_of(self, policy: str, trials: Trials, view: View) -> PolicyAlerts:
         alerts: dict[str, tuple[Alert, ...]] = {}
         try:
             for name, job in view.jobs.items():

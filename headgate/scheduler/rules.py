@@ -14,12 +14,13 @@ from typing import Any
 
 from headgate.config import Settings
 from headgate.core.metrics import View
+from headgate.core.model import SearchPhase
 from headgate.core.quantities import show_seconds
 from headgate.errors import InvalidTransitionError
 from headgate.scheduler import acts as do
 from headgate.scheduler import conditions as when
 from headgate.scheduler.judgement import judge_last_action, judge_remedies, notice_changes
-from headgate.scheduler.memory import Decision, SearchPhase, Situation, State
+from headgate.scheduler.memory import Decision, Situation, State
 from headgate.scheduler.regulation import NO_ADVICE, PolicyAdvice
 
 

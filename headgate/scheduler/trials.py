@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.config import Settings
-from headgate.core.model import Action, ActionKind, Allocation
+from headgate.core.model import ActionKind, Allocation
 from headgate.health.records import Log, LogEntry, purged
 
 SEARCH = ""
-"""Owner name of the search's trial."""
+"""Owner of the search's trial, and of its actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,6 @@ class Trials:
     def search(self) -> Trial | None:
         """The running trial of the search; None without a running trial."""
         return self.awaited.get(SEARCH)
-
-    def owner_of(self, action: Action) -> str:
-        """The owner that awaits the effect of an action: `SEARCH`, or the name of a self-regulating job."""
-        return action.job if action.job is not None and action.job in self.awaited else SEARCH
 
     def begin(self, owner: str, trial: Trial) -> Trials:
         """Start a trial; if its settle time is fixed already, the windows of its jobs start at that time."""

@@ -183,14 +183,14 @@ def _is_foreign(headers: Headers) -> bool:
 
 
 def _with_headers(send: Send) -> Send:
-    async def sent(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             found = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 found.setdefault(name, value)
         await send(message)
 
-    return sent
+    return send_with_headers
 
 
 def _host(header: str) -> str:

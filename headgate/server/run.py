@@ -309,7 +309,7 @@ def _landlord(
     if pool is None or plan.hosts is None:
         return None
     loop = plan.loop
-    planner: SharedSlots | ReservedSlots = (
+    planner = (
         SharedSlots(plan.hosts, loop.settings)
         if plan.provisioner is None
         else ReservedSlots(plan.provisioner, plan.hosts, loop.settings)

@@ -20,7 +20,6 @@ from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import View
 from headgate.core.model import Action, Outcome
 from headgate.core.quantities import show_seconds
-from headgate.core.windows import Windows
 from headgate.errors import HeadgateError, InputError
 from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.hosts.landlord import Landlord
@@ -39,6 +38,7 @@ from headgate.server.state_changes import StateChanges, state_sentence
 from headgate.server.state_sizes import StateSizes
 from headgate.server.status import Health, Picture, Status, Tally, action_status, leases_of
 from headgate.server.tenants import Tenant, Tenants
+from headgate.threads import in_parallel
 
 CLOCK_TOLERANCE_S = 1.0
 """A last round that lies this far ahead is none of a clock that was set back."""
@@ -101,7 +101,7 @@ class Service:
             lambda name: self.tenants.get(name).quota.share,
             lambda name: self.tenants.get(name).weight,
         )
-        policy = policy_named(loop.policy, loop.settings, loop.user_policies)
+        policy = policy_named(loop.policy, loop.settings, loop.user_policies, in_parallel)
         self.alerts = Alerts(watcher.tell, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)
         rules = JobRules(loop.settings, loop.user_policies, self.accounts)
@@ -140,9 +140,7 @@ class Service:
         elif self._is_set_back():
             self._give_up_unfinished("the clock was set back")
         elif self._resume() is not None:
-            self.controller.policy.interrupted()
-        # The engine is new, and so are its counters: nothing may be measured across the restart.
-        self.controller.windows = Windows({})
+            self.controller.policy.note_interruption()
         self.journal.set_about(explain.CLOCK_KEY, explain.WALL_CLOCK)
         self.journal.set_about(POLICY_KEY, self.loop.policy)
         recent = [one for one in self.journal.actions() if not one.action.concerns_host][-KEPT_ACTIONS:]

@@ -95,20 +95,20 @@ class StartProgress:
     """Tells how many jobs have started while some have not. Only the loop uses it."""
 
     def __init__(self) -> None:
-        self._told = ""
+        self._sentence = ""
         self._next_s = 0.0
 
     def sentence(self, states: Mapping[str, JobState], now_s: float) -> str:
         """What to tell now; empty if it was told lately, or has not changed."""
         text = starts_in_words(states)
-        if not self._told and sum(state.phase is JobPhase.STARTING for state in states.values()) < TOLD_JOBS:
+        if not self._sentence and sum(state.phase is JobPhase.STARTING for state in states.values()) < TOLD_JOBS:
             return ""
         if not text:
-            done, self._told = bool(self._told), ""
+            done, self._sentence = bool(self._sentence), ""
             return f"all {len(wanted(states))} jobs started" if done else ""
-        if text == self._told or (self._told and now_s < self._next_s):
+        if text == self._sentence or (self._sentence and now_s < self._next_s):
             return ""
-        self._told, self._next_s = text, now_s + TOLD_S
+        self._sentence, self._next_s = text, now_s + TOLD_S
         return text
 
 

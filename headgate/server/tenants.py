@@ -138,7 +138,7 @@ class Tenants:
     def remove(self, name: str) -> None:
         """Forget a tenant; its tokens are void from now on."""
         with self._lock:
-            self._required(name)
+            self._check_known(name)
             found = self._file
             tenants = {other: one for other, one in found.tenants.items() if other != name}
             tokens = {id_: one for id_, one in found.tokens.items() if one.tenant != name}
@@ -155,7 +155,7 @@ class Tenants:
             secrets.token_hex(ID_BYTES), tenant, Role(role), _hash(secret), now_s, now_s + lasts_s, str(note)[:200]
         )
         with self._lock:
-            self._required(tenant)
+            self._check_known(tenant)
             found = self._file
             valid = {id_: one for id_, one in found.tokens.items() if one.expires_s > now_s}
             self._write(dataclasses.replace(found, tokens={**valid, record.id: record}))
@@ -163,7 +163,7 @@ class Tenants:
 
     def tokens(self, tenant: str) -> list[TokenRecord]:
         """The tokens of a tenant that are valid."""
-        self._required(tenant)
+        self._check_known(tenant)
         return [one for one in self._file.tokens.values() if one.tenant == tenant and self.valid(one.id)]
 
     def revoke(self, tenant: str, id_: str) -> None:
@@ -188,7 +188,7 @@ class Tenants:
         found = self._file.tokens.get(id_)
         return found is not None and self._now_s() < found.expires_s
 
-    def _required(self, name: str) -> None:
+    def _check_known(self, name: str) -> None:
         if name not in self._file.tenants:
             hint = did_you_mean(name, self._file.tenants)
             raise InputError(f"there is no tenant {shown(name)}; `headgate tenant add NAME` adds one.{hint}")

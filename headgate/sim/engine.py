@@ -88,7 +88,7 @@ class SimulatedEngine(ABC):
         if allocation != self._allocation[name]:
             self._allocation[name] = allocation
             self._version[name] += 1
-            self._reallocated(name)
+            self._reallocate(name)
 
     # -- what happens on the way
 
@@ -118,12 +118,12 @@ class SimulatedEngine(ABC):
         key = zlib.crc32(spec.name.encode())
         self._noise[spec.name] = _Noise([self._seed, key], constants.LOAD_NOISE)
         self._jitter[spec.name] = _Jitters([self._seed, key, 2], spec.jitter)
-        self._added(spec)
+        self._set_up(spec)
 
     def _remove(self, name: str) -> None:
         for table in (self._specs, self._jobs, self._allocation, self._version, self._noise, self._jitter):
             table.pop(name)
-        self._removed(name)
+        self._tear_down(name)
 
     def _rate_rows_s(self, name: str, source: str, at_s: float) -> float:
         interval = int(at_s / NOISE_S + 1e-9)
@@ -144,13 +144,13 @@ class SimulatedEngine(ABC):
     def _host_readings(self) -> tuple[HostReading, ...]: ...
 
     @abstractmethod
-    def _added(self, spec: JobSpec) -> None: ...
+    def _set_up(self, spec: JobSpec) -> None: ...
 
     @abstractmethod
-    def _removed(self, name: str) -> None: ...
+    def _tear_down(self, name: str) -> None: ...
 
     @abstractmethod
-    def _reallocated(self, name: str) -> None: ...
+    def _reallocate(self, name: str) -> None: ...
 
     @abstractmethod
     def _host_event(self, event: Event) -> None: ...

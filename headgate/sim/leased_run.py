@@ -12,16 +12,16 @@ from headgate.core.hosts import Host, OperatorKey
 from headgate.core.metrics import View
 from headgate.core.model import Action
 from headgate.errors import InputError
-from headgate.hosts import leasing
 from headgate.hosts.actions import action_of
 from headgate.hosts.landlord import Landlord
-from headgate.hosts.leases import LaneStep, LeaseHost, MoveLane, ReleaseHost, StartLane, Step, StopLane
-from headgate.hosts.leasing import LeaseView
+from headgate.hosts.leases import LaneStep, LeaseHost, MoveLane, PlanStep, ReleaseHost, StartLane, StopLane
 from headgate.hosts.planners import HostsView
 from headgate.hosts.provision import PROVISIONERS, Provisioner, ProvisionerName, ProvisionState, ProvisionView
+from headgate.hosts.worth import at_risk
 from headgate.journal import MemoryJournal
-from headgate.ports import Engine, Journal
+from headgate.ports import Journal
 from headgate.scheduler.policies import Headgate, Policy, Static
+from headgate.sim import lane_leasing
 from headgate.sim.constants import LEASED_STEP_S
 from headgate.sim.models.leased import LeasedEngine
 from headgate.sim.models.service import LEVELS, OperatorService, compliance
@@ -33,15 +33,14 @@ BUSIEST = 2
 """Operators with the most rows, without which compliance is reported as well: VISP's O2 and O6."""
 
 
-Plan = Callable[[ProvisionState, HostsView], tuple[ProvisionState, tuple[Step, ...]]]
+PlanLanes = Callable[[ProvisionState, HostsView], tuple[ProvisionState, tuple[PlanStep, ...]]]
 
 
 class LanePlanner:
     """A planner for an engine that places single lanes; a job pays for what is kept for its lanes."""
 
-    def __init__(self, engine: LeasedEngine, settings: Settings, plan: Plan) -> None:
+    def __init__(self, engine: LeasedEngine, settings: Settings, plan: PlanLanes) -> None:
         self.terms, self.settings = engine.terms, settings
-        self.engine: Engine | None = engine
         self.place, self.take_use = engine.place, engine.take_use
         self._plan = plan
 
@@ -52,7 +51,7 @@ class LanePlanner:
         """Lanes to start, stop and move, hosts to lease and to release."""
         state, steps = self._plan(state, now)
 
-        def with_cause(step: Step) -> Action | LaneStep:
+        def with_cause(step: PlanStep) -> Action | LaneStep:
             return (
                 action_of(step, steps, now.hosts, now.view.at_s) if isinstance(step, LeaseHost | ReleaseHost) else step
             )
@@ -60,27 +59,27 @@ class LanePlanner:
         return state, [with_cause(step) for step in steps]
 
 
-def plan_alone(engine: LeasedEngine, provisioner: Provisioner) -> Plan:
+def plan_alone(engine: LeasedEngine, provisioner: Provisioner) -> PlanLanes:
     """A provisioner decides about lanes and hosts, and knows nothing of intents."""
 
-    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[Step, ...]]:
+    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         seen = ProvisionView(now.view.at_s, engine.cluster(), engine.demands(), now.ledger, dict(engine.unplaced))
         return provisioner(state, seen, engine.terms)
 
     return plan
 
 
-def plan_for_intents(engine: LeasedEngine, policy: Headgate) -> Plan:
+def plan_for_intents(engine: LeasedEngine, policy: Headgate) -> PlanLanes:
     """Hosts for what the scheduler decides: leased when that is worth the price, released when intents hold without them."""
 
-    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[Step, ...]]:
+    def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         view = now.view
         for name, job in view.jobs.items():
-            if job.met and not leasing.at_risk(job, policy.settings):
+            if job.met and not at_risk(job, policy.settings):
                 engine.forget_unplaced(name)
         aside = frozenset(name for name, skip in policy.state.skipped.items() if skip.until_s > view.at_s)
-        seen = LeaseView(view, engine.cluster(), now.ledger, dict(engine.unplaced), aside)
-        return leasing.step(state, seen, engine.terms, policy.settings)
+        seen = lane_leasing.LeaseView(view, engine.cluster(), now.ledger, dict(engine.unplaced), aside)
+        return lane_leasing.step(state, seen, engine.terms, policy.settings)
 
     return plan
 
@@ -127,7 +126,7 @@ def _let_pass(seconds: float, engine: LeasedEngine, landlord: Landlord) -> bool:
     return came
 
 
-def _deciders(scenario: Scenario, name: str, engine: LeasedEngine) -> tuple[Policy, Plan]:
+def _deciders(scenario: Scenario, name: str, engine: LeasedEngine) -> tuple[Policy, PlanLanes]:
     if name != "headgate":
         return Static(), plan_alone(engine, PROVISIONERS[ProvisionerName(name)])
     policy = Headgate(scenario.settings)

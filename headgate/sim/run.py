@@ -13,18 +13,19 @@ from typing import Any
 
 from headgate.controller import Controller
 from headgate.core.metrics import JobView, View
-from headgate.core.model import HOST_KINDS, Action, ActionKind
+from headgate.core.model import HOST_KINDS, Action, ActionKind, SearchPhase
 from headgate.core.windows import span_of
 from headgate.health.isolation.processes import guarded
 from headgate.loads import median_rate
 from headgate.ports import Journal
-from headgate.scheduler.memory import Decision, SearchPhase
+from headgate.scheduler.memory import Decision
 from headgate.scheduler.policies import Headgate, Policy, Static, policy_named
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.models.continuous import ContinuousEngine
 from headgate.sim.models.epochs import EpochEngine
 from headgate.sim.models.lanes import LaneEngine
 from headgate.sim.spec import JobSpec, OperatorSpec, Scenario
+from headgate.threads import in_parallel
 
 Watcher = Callable[[View, Decision, Policy], None]
 
@@ -142,7 +143,7 @@ def run(
         examiners = guarded(scenario.user_policies, Path(scenario.directory), scenario.settings.policy_patience_s)
         for examiner in examiners.values():
             stack.callback(examiner.close)
-        policy = policy_named(policy_name, scenario.settings, examiners)
+        policy = policy_named(policy_name, scenario.settings, examiners, in_parallel)
         _run(result, policy, journal, watch, observe_only)
     return result
 

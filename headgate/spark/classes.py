@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from headgate import files
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
 from headgate.errors import HeadgateError
@@ -31,7 +32,7 @@ QUIET = "-Xlog:disable"
 def write(path: Path) -> None:
     """Run a job with state on an embedded Spark, and have Java write an archive of the classes that it loaded."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
+    part = files.beside(path)
     part.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="headgate-classes-") as place:
         home, settings = Path(place), SparkSettings(slots=2, exit_s=PATIENCE_S)
@@ -42,7 +43,7 @@ def write(path: Path) -> None:
             _await_epochs(engine)
         finally:
             engine.close()
-    part.replace(path)
+    files.move_into(path)
 
 
 def _job(out: Path) -> Topology:

@@ -255,7 +255,7 @@ class SparkEngine:
             if failure.cause is FailureKind.DETERMINISTIC:
                 raise EngineError(f'job "{job.name}": {failure.reason}') from error
             with job.guard:
-                self._failed(job, failure)
+                self._note_failure(job, failure)
 
     def _start_unless_changed(self, job: RunningJob) -> None:
         """Start a job, unless it was paused or removed, or the engine closed, in the meantime."""
@@ -295,7 +295,7 @@ class SparkEngine:
             if job.phase in (JobPhase.RUNNING, JobPhase.STARTING):
                 return
             before = job.standing
-            job.retries.succeeded()
+            job.retries.clear()
             job.enter(JobPhase.STARTING)
         try:
             self._start(job)
@@ -435,15 +435,15 @@ class SparkEngine:
         failure = job.failure()
         if failure is not None:
             if job.epochs:
-                job.retries.succeeded()  # something went well since it was last started
-            self._failed(job, failure)
+                job.retries.clear()  # something went well since it was last started
+            self._note_failure(job, failure)
             return
         if job.epochs:
-            job.retries.succeeded()
+            job.retries.clear()
         if job.phase is JobPhase.RETRYING and (job.epochs or time.monotonic() - job.started_s > CALM_S):
             job.enter(JobPhase.RUNNING)
 
-    def _failed(self, job: RunningJob, failure: Failure) -> None:
+    def _note_failure(self, job: RunningJob, failure: Failure) -> None:
         """Schedule a restart after a growing wait; after too many deterministic failures, the job is failed."""
         phase = job.retries.failed(failure, time.monotonic())
         job.enter(phase, job.retries.reason, job.retries.trace)
@@ -455,7 +455,7 @@ class SparkEngine:
         except Exception as error:  # at the edge of a job, as above
             with job.guard:
                 if not self._pulse.lost() and job.phase in AWAITING_START:
-                    self._failed(job, failure_of(error))
+                    self._note_failure(job, failure_of(error))
         finally:
             job.retries.is_restarting = False
 

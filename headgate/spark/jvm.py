@@ -5,10 +5,10 @@ Everything that PySpark does not promise is here: a new version of PySpark chang
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
@@ -107,6 +107,14 @@ def for_each_batch(stream: DataFrame, run: Callable[[DataFrame, int], None]) -> 
     return writer
 
 
+def foreach_partition(writer: Any) -> Callable[[int, Iterable[Any]], Iterable[Any]]:
+    """The function that PySpark runs on each partition for `DataStreamWriter.foreach(writer)`."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    function: Any = DataStreamWriter._construct_foreach_function(writer)
+    return cast("Callable[[int, Iterable[Any]], Iterable[Any]]", function)
+
+
 # -- plans -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +138,22 @@ def streaming_leaves(rows: DataFrame) -> list[Any]:
     leaves = dataset(rows).queryExecution().analyzed().collectLeaves()
     found = (leaves.apply(number) for number in range(leaves.size()))
     return [leaf for leaf in found if leaf.isStreaming()]
+
+
+def file_source_options(leaf: Any) -> dict[str, str] | None:
+    """The options of a stream of files, for a leaf of `streaming_leaves`; None for another stream."""
+    if leaf.getClass().getSimpleName() != "StreamingRelation" or not leaf.sourceName().startswith("FileSource["):
+        return None
+    options, entries = {}, leaf.dataSource().options().iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        options[entry._1()] = entry._2()
+    return options
+
+
+def partitions(rows: DataFrame) -> int:
+    """The number of partitions of a DataFrame, as Spark planned it."""
+    return int(dataset(rows).queryExecution().executedPlan().outputPartitioning().numPartitions())
 
 
 def trigger_interval_s(spark: SparkSession, interval: str) -> float:
@@ -254,7 +278,7 @@ class Executors:
         running = {one.id(): one.hostPort().rsplit(":", 1)[0] for one in found if one.totalCores() > 0}
         return {name: running[name] for name in sorted(running, key=_by_number) if self._client.isExecutorActive(name)}
 
-    def known(self) -> frozenset[str]:
+    def remaining(self) -> frozenset[str]:
         """Ids of all executors that have not gone, leaving ones included."""
         ids = self._client.getExecutorIds()
         return frozenset(ids.apply(number) for number in range(ids.size()))

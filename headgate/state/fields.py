@@ -59,7 +59,7 @@ class Part:
             raise StateError(f'state field "{self._field}": {error}') from None
         self._deep.add(part)
 
-    def changed(self, part: bytes, content: Any) -> None:
+    def put(self, part: bytes, content: Any) -> None:
         """Content None deletes the row."""
         self._decoded[part] = content
         self._changed.add(part)
@@ -94,11 +94,11 @@ class OneValue:
 
     def set(self, value: Any) -> None:
         self._part.take(b"", value)
-        self._part.changed(b"", [value])
+        self._part.put(b"", [value])
 
     def clear(self) -> None:
         """Delete the value: `get` returns the default again."""
-        self._part.changed(b"", None)
+        self._part.put(b"", None)
 
     def flush(self) -> None:
         self._part.flush()
@@ -135,9 +135,9 @@ class ManyByName:
         others = [pair for pair in pairs if pair[0] != name]
         self._part.take(bucket, name)
         self._part.take(bucket, value)
-        self._part.changed(bucket, [*others, [name, value]])
+        self._part.put(bucket, [*others, [name, value]])
         if len(others) == len(pairs):
-            self._part.changed(b"", [count + 1, buckets])
+            self._part.put(b"", [count + 1, buckets])
             if count + 1 > buckets * self._chunk:
                 self._split()
 
@@ -148,14 +148,14 @@ class ManyByName:
         pairs = self._part.load(bucket, list)
         others = [pair for pair in pairs if pair[0] != name]
         if len(others) < len(pairs):
-            self._part.changed(bucket, others or None)
-            self._part.changed(b"", [count - 1, buckets] if count > 1 else None)
+            self._part.put(bucket, others or None)
+            self._part.put(b"", [count - 1, buckets] if count > 1 else None)
 
     def clear(self) -> None:
         """Remove all names."""
         for number in range(self._about()[1]):
-            self._part.changed(b"%d" % number, None)
-        self._part.changed(b"", None)
+            self._part.put(b"%d" % number, None)
+        self._part.put(b"", None)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Names and values, in an arbitrary order that is the same each time."""
@@ -173,8 +173,8 @@ class ManyByName:
             self._part.take(bucket, name)
             self._part.take(bucket, value)
         for bucket, pairs in fresh.items():
-            self._part.changed(bucket, pairs or None)
-        self._part.changed(b"", [count, buckets * 4])
+            self._part.put(bucket, pairs or None)
+        self._part.put(b"", [count, buckets * 4])
 
     def flush(self) -> None:
         self._part.flush()
@@ -202,8 +202,8 @@ class Series:
         name = b"%d" % (end // self._chunk)
         chunk = self._part.load(name, list)
         self._part.take(name, value)
-        self._part.changed(name, [*chunk, stored])
-        self._part.changed(b"", [first, end + 1])
+        self._part.put(name, [*chunk, stored])
+        self._part.put(b"", [first, end + 1])
 
     def popleft(self) -> Any:
         """Remove and return the oldest value; `IndexError` if there is none. An empty list takes no space."""
@@ -212,9 +212,9 @@ class Series:
             raise IndexError("popleft from an empty list")
         value = self[0]
         emptied = first + 1 == end
-        self._part.changed(b"", None if emptied else [first + 1, end])
+        self._part.put(b"", None if emptied else [first + 1, end])
         if emptied or (first + 1) % self._chunk == 0:
-            self._part.changed(b"%d" % (first // self._chunk), None)
+            self._part.put(b"%d" % (first // self._chunk), None)
         return value
 
     def __getitem__(self, index: int) -> Any:
@@ -280,13 +280,13 @@ class NewestByTime:
         # Values may have come out of order, so a valid value may precede older values; iteration skips the older values.
         while len(self._items) and self._items[0][0] <= horizon:
             gone.append(self._items.popleft()[1])
-        self._part.changed(b"newest", max(now_ms, self._newest()) if len(self._items) else None)
+        self._part.put(b"newest", max(now_ms, self._newest()) if len(self._items) else None)
         return gone
 
     def clear(self) -> None:
         """Remove all values."""
         self._items.clear()
-        self._part.changed(b"newest", None)
+        self._part.put(b"newest", None)
 
     def _newest(self) -> int:
         return int(self._part.load(b"newest", lambda: -(1 << 62)))

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from headgate import files
 from headgate.config import StateSettings
 from headgate.errors import StateDamagedError, StateError
 from headgate.state.delta import Delta, Keys
@@ -184,11 +185,11 @@ class RowStore:
         if not source.exists():
             return False
         self.drop(slice_)
-        beside = self._path(slice_).with_suffix(".new")
+        beside = files.beside(self._path(slice_))
         with _lmdb_errors(slice_), _borrowed(source, self._map_bytes) as other, beside.open("wb") as writing:
             other.copyfd(writing.fileno(), compact=True)
         reach("copy: half")
-        os.replace(beside, self._path(slice_))
+        files.move_into(self._path(slice_), durable=False)  # a slice of another boot is rebuilt
         reach("copy: done")
         return True
 
@@ -196,6 +197,7 @@ class RowStore:
         self._forget(slice_)
         for suffix in (".mdb", ".mdb-lock"):
             self._path(slice_).with_suffix(suffix).unlink(missing_ok=True)
+        files.beside(self._path(slice_)).unlink(missing_ok=True)
 
     def close(self) -> None:
         for slice_ in list(self._open):

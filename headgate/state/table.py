@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from headgate import files
 from headgate.errors import StateError
 from headgate.state.arena import Arena
 from headgate.state.delta import Delta, Keys, array_words, presence, words_array
@@ -160,7 +161,7 @@ class TableStore:
         self._sum_up(slice_)
         self._write_note(fresh, header)
         reach("rebuild: base loaded")
-        os.replace(self._path(slice_) + ".new", self._path(slice_))
+        files.move_into(self._path(slice_), durable=False)
 
     def scan(self, slice_: int) -> Iterator[tuple[pa.Array, pa.Array]]:
         mapped = self._looked_at(slice_)
@@ -178,17 +179,18 @@ class TableStore:
         if not source.exists():
             return False
         self.drop(slice_)
-        beside = self._path(slice_) + ".new"
-        with source.open("rb") as reading, open(beside, "wb") as writing:
+        with source.open("rb") as reading, files.beside(self._path(slice_)).open("wb") as writing:
             shutil.copyfileobj(reading, writing, 1 << 20)
         reach("copy: half")
-        os.replace(beside, self._path(slice_))
+        files.move_into(self._path(slice_), durable=False)  # a slice of another boot is rebuilt
         reach("copy: done")
         return True
 
     def drop(self, slice_: int) -> None:
         self._forget(slice_)
-        Path(self._path(slice_)).unlink(missing_ok=True)
+        path = Path(self._path(slice_))
+        path.unlink(missing_ok=True)
+        files.beside(path).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._found = None
@@ -374,14 +376,14 @@ class TableStore:
         return self._mapped[slice_]
 
     def _created(self, slice_: int, bits: int) -> _Mapped:
-        path, length = self._path(slice_) + ".new", self._bytes(bits)
+        path, length = files.beside(self._path(slice_)), self._bytes(bits)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             # Blocks are taken now: on a full disk this raises, whereas a write through the mapping would kill the process.
             os.posix_fallocate(descriptor, 0, length)
             mapped = self._map(descriptor, bits)
         except OSError as error:
-            Path(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise StateError(f'cannot make room for slice {slice_} in "{self._folder}": {error.strerror}') from error
         finally:
             os.close(descriptor)
@@ -441,7 +443,7 @@ class TableStore:
             self._arena.words[fresh.at // WORD + _CONTROL] = self._arena.words[old.at // WORD + _CONTROL]
             self._sum_up(slice_)
             reach("grow: built")
-            os.replace(self._path(slice_) + ".new", self._path(slice_))
+            files.move_into(self._path(slice_), durable=False)
         except BaseException:
             self._mapped[slice_] = old
             self._arena.unmap(fresh.at, fresh.length)

@@ -74,15 +74,15 @@ class Timers:
     def _leave(self, minute: int) -> None:
         day = b"%d" % (minute // _DAY)
         left = [other for other in self._entries(day) if other != minute]
-        self._index.changed(day, left or None)
+        self._index.put(day, left or None)
         if not left:
             days = [other for other in self._entries(b"") if other != minute // _DAY]
-            self._index.changed(b"", days or None)
+            self._index.put(b"", days or None)
 
     def _enter(self, row: bytes, number: int) -> None:
         entries = self._entries(row)
         if number not in entries:
-            self._index.changed(row, sorted([*entries, number]))
+            self._index.put(row, sorted([*entries, number]))
 
     def _entries(self, row: bytes) -> list[int]:
         entries: list[int] = self._index.load(row, list)

@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Writer = Callable[["DataFrame", int], None]
-"""Writes the rows of one epoch, which it is given with its number; called again with the same number after a crash."""
+"""Writes the rows of one epoch, given with the number of the epoch; after a crash, it is called again with the same number."""
 
 _ONCE = "reads_once"
 
 
 def once(write: Writer) -> Writer:
-    """Promise that a writer goes through all rows exactly once, in one action; others get rows that are kept for them."""
+    """Promise that a writer goes through all rows exactly once, in one action; for other writers, Headgate keeps the rows."""
     setattr(write, _ONCE, True)
     return write
 
 
 def reads_once(write: Writer) -> bool:
-    """Whether that was promised."""
+    """Whether the writer is marked by `once`."""
     return bool(getattr(write, _ONCE, False))
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Names of jobs, operators and tenants: they become directories, pools and addresses."""
 LONGEST_NAME = 100
-"""A file system takes 255 bytes, and what names become has more in it."""
+"""Most characters of a name: directories that are named after it have more in their names, and a file system takes 255 bytes."""
 RESERVED = "headgate-"
-"""Names of Spark's pools, tables and tags that are Headgate's own begin with it."""
+"""Beginning of the names of Spark's pools, tables and tags that belong to Headgate itself."""
 
 
 def name_trouble(name: object) -> str:
-    """What is wrong with the name of a job, an operator or a tenant; empty if nothing is."""
+    """The fault in the name of a job, an operator or a tenant; empty if the name is valid."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         return "use letters, digits, dots, dashes and underscores, no dash, dot or underscore first"
     if len(name) > LONGEST_NAME:
@@ -50,7 +50,7 @@ def name_trouble(name: object) -> str:
 
 
 class Kind(Enum):
-    """What an operator does with its rows."""
+    """Kind of an operator."""
 
     SOURCE = "source"
     TRANSFORM = "transform"
@@ -66,7 +66,7 @@ class Kind(Enum):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where rows come from, with what is known of those that have not been read yet.
+    """A source of rows, which also tells how many rows have arrived.
 
     `place` is a directory of the source's own that lasts as long as its job. If the offsets of its reader have the form `{"rows": 7}`, the
     rows read since the job first started, a damaged record of progress is rebuilt exactly; otherwise all rows that have arrived then count
@@ -75,7 +75,7 @@ class Source(Protocol):
 
     @property
     def arrival(self) -> str | None:
-        """The column that says when a row arrived; None if there is none."""
+        """The column with the arrival time of a row; None without such a column."""
 
     @property
     def elastic(self) -> bool:
@@ -90,10 +90,10 @@ class Source(Protocol):
 
 @runtime_checkable
 class Lossy(Protocol):
-    """A source that counts the rows it had to leave out."""
+    """A source that counts the rows that it could not read."""
 
     def losses(self, place: Path) -> str:
-        """What was lost so far, in a sentence; empty if nothing was."""
+        """A sentence about the rows lost so far; empty without a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +113,23 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """How a keyed operator keeps its state."""
+    """State settings of a keyed operator."""
 
     key: tuple[str, ...]
     slices: int | None = None
-    """None: from the most cores it may use."""
+    """Number of slices; None: by the most cores that the operator may use."""
     version: int = 1
     time: str | None = None
     """The column with the time of each event, which sets off timers; None: there are none."""
     lateness_ms: int = 0
-    """Timers wait for events that are late by so much."""
+    """Time that timers wait for late events."""
     follows_clock: bool = True
-    """While nothing arrives, event time goes on with the clock."""
+    """Whether event time follows the clock while no row arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator with what it does."""
+    """One operator: its kind, its inputs and its function."""
 
     name: str
     kind: Kind
@@ -137,11 +137,11 @@ class Node:
     function: Any
     schema: str | None = None
     lanes: int | None = None
-    """None: as many as its input has, without an exchange in between."""
+    """Number of lanes; None: the lanes of its input, without an exchange in between."""
     max_lanes: int | None = None
     by: tuple[str, ...] = ()
     """Rows with the same values in these columns meet in one lane."""
     weight: float = 1.0
     dead_letter: str | None = None
-    """Where rows go that its function raised on; None: they fail the epoch."""
+    """Destination of rows on which the function raises an error; None: such a row fails the epoch."""
     keyed: Keyed | None = None

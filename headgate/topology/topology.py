@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headgate.state.operators import Processor
 
 MODES = ("append", "update", "complete")
-"""Spark's output modes: what an epoch gets of an aggregation of Spark's own inside a source."""
+"""Spark's output modes: which rows of an aggregation inside a source an epoch gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,12 @@ class Topology:
         max_lanes: int | None = None,
         weight: float = 1.0,
     ) -> None:
-        """Where rows go: one of `headgate.sinks`, or a function that takes a DataFrame and the number of the epoch."""
+        """A sink for rows: one of `headgate.sinks`, or a function that takes a DataFrame and the number of the epoch."""
         self._add(Node(name, Kind.SINK, self._names(name, (source,)), write, None, lanes, max_lanes, weight=weight))
 
     @property
     def has_timers(self) -> bool:
-        """Whether epochs may have to run although nothing arrives."""
+        """Whether epochs have to run even while no row arrives."""
         return any(getattr(node.function, "on_timer", None) is not None for node in self.nodes.values() if node.keyed)
 
     # -- views for the engine and the scheduler
@@ -238,7 +238,7 @@ class Topology:
         return Job(self.name, self.graph(), self.intent, self.tenant)
 
     def allocation(self, first_pace_s: float = 0.0) -> JobAllocation:
-        """What the job starts with: lanes of those operators that have some of their own, and the pace that its intent allows."""
+        """The first allocation of the job: lanes of the operators that have lanes of their own, and the pace that the intent allows."""
         lanes = {node.name: node.lanes for node in self.nodes.values() if node.lanes is not None}
         pace_s = sizing.first_pace_s(self.intent, first_pace_s) if self.pace_s is None else self.pace_s
         return JobAllocation(lanes, round(pace_s, 2))

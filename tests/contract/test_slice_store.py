@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate import files
 from headgate.config import StateSettings
 from headgate.state.delta import Delta, Keys, words_array
 from headgate.state.schema import LIVE, StateSchema
@@ -167,6 +168,15 @@ def test_a_copy_is_adopted_with_its_header(stored, tmp_path):
     other.apply(1, {0: {1: 12}})
     assert (stored.read({0: [1]}), other.read({0: [1]})) == ([10], [12])
     other.store.close()
+
+
+def test_what_an_interrupted_copy_left_goes_with_its_slice(stored, tmp_path):
+    stored.store.load(0, (), NOTHING)
+    (built,) = {path for path in (tmp_path / "one").iterdir() if path.suffix in (".mdb", ".table")}
+    files.beside(built).write_bytes(b"half")
+    assert files.beside(built).name.endswith(files.PART)
+    stored.store.drop(0)
+    assert not files.beside(built).exists()
 
 
 def test_a_dropped_copy_is_gone(stored):

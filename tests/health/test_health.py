@@ -10,10 +10,24 @@ from hypothesis import strategies as st
 
 from headgate.config import Settings
 from headgate.core.intents import Intent
+from headgate.core.model import JobAllocation
 from headgate.errors import IntentError
+from headgate.explain.actions import action_lines
+from headgate.explain.lines import JobRounds
 from headgate.health.policies import Late, Provision, Throughput, built_in
-from headgate.health.records import Alert, Diagnosis, DiagnosisKind, MeasurementKind, Remedy, SymptomKind, cause_of
+from headgate.health.records import (
+    NAMED,
+    Alert,
+    Diagnosis,
+    DiagnosisKind,
+    MeasurementKind,
+    Remedy,
+    Symptom,
+    SymptomKind,
+    cause_of,
+)
 from headgate.health.resolving import MoveLanes, ReassignSlices, ScaleDown, ScaleSource, ScaleUp
+from headgate.ports import RecordedAction
 from headgate.state.placement.routing import lane_loads
 from tests.core.builders import LAW
 from tests.health.observed_jobs import Lanes, looked_at, observed, one_hot, one_slow, too_few
@@ -330,6 +344,15 @@ def test_action_carries_its_diagnosis_its_symptoms_and_their_measurements() -> N
     symptoms = action.cause.because
     assert [cause.facts["symptom"] for cause in symptoms] == ["input held back", "lanes unlike", "pending uneven"]
     assert any("lane 3" in cause.facts for cause in symptoms[1].because)
+    assert [NAMED in cause.facts for cause in symptoms] == [cause.text in diagnosis.text for cause in symptoms]
+
+
+def test_story_tells_the_symptoms_that_the_diagnosis_does_not_name() -> None:
+    symptoms = (Symptom("late", "work", 2.0, "it is late"), Symptom("uneven", "work", 3.0, "rows are uneven"))
+    diagnosis = Diagnosis(DiagnosisKind.SKEW, "work", "it is late, because of skew", symptoms)
+    action = Remedy("move", diagnosis, JobAllocation({"work": 2}), "").action("job")
+    lines = action_lines(JobRounds("job", ()), [RecordedAction(1, 10.0, action)])
+    assert [line.text for line in lines if line.facts["what"] == "symptom"] == ["rows are uneven"]
 
 
 # -- by name

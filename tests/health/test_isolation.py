@@ -6,7 +6,7 @@ import dataclasses
 import pickle
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from headgate.health.isolation.processes import IsolatedPolicy
 from headgate.health.policies import user_policies_from
 from headgate.health.records import ObservedJob
 from headgate.scheduler.policies import Headgate
-from headgate.scheduler.regulation import Regulation, SwitchedOff
+from headgate.scheduler.regulation import PolicyAlerts, Regulation, SwitchedOff
 from headgate.scheduler.trials import Trials
 from headgate.sim.run import Run, run
 from headgate.sim.scenario import read_scenario
@@ -321,6 +321,27 @@ class Raises:
 
     def examine(self, history: History, observed: ObservedJob) -> Examination:
         raise RuntimeError("no idea")
+
+
+class Watches(Raises):
+    """A policy that only raises alerts, and raises none."""
+
+    invasive = False
+
+    def examine(self, history: History, observed: ObservedJob) -> Examination:
+        return Examination("nothing to say")
+
+
+def test_alerting_policies_are_asked_together_by_the_function_that_the_loop_was_given() -> None:
+    asked: list[list[str]] = []
+
+    def ask_all(ask: Callable[[str], PolicyAlerts], policies: Sequence[str]) -> list[PolicyAlerts]:
+        asked.append(list(policies))
+        return [ask(name) for name in policies]
+
+    regulation = Regulation(Settings(), {"mine": Watches(), "acts": Raises(), "yours": Watches()}, ask_all)
+    regulation.advise(Trials(), View(0.0, {}, (), frozenset()), set(), {})
+    assert asked == [["mine", "yours"]]
 
 
 def test_policy_that_fails_again_and_again_is_asked_less_and_less_often() -> None:

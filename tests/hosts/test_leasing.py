@@ -9,8 +9,9 @@ import pytest
 from headgate.config import HostSettings, Settings
 from headgate.core.hosts import Host, HostPhase, HostType
 from headgate.hosts.leases import Budget, LeasedCluster, LeaseHost, Ledger, Need, ReleaseHost, StartLane, StopLane
-from headgate.hosts.leasing import LeaseView, at_stake, lanes_needed, points_gained, spare_lanes, step
 from headgate.hosts.provision import ProvisionState, Terms
+from headgate.hosts.worth import at_stake, points_gained
+from headgate.sim.lane_leasing import LeaseView, lanes_needed, spare_lanes, step
 from tests.core.builders import Seen, job_view, view
 
 KIND = HostType("small", cores=4, memory_mb=4000, price=1.0, btu_s=600)

@@ -24,7 +24,7 @@ from headgate.hosts.leases import (
     apply_step,
 )
 from headgate.hosts.provision import (
-    Demand,
+    OperatorDemand,
     ProvisionState,
     ProvisionView,
     Terms,
@@ -42,9 +42,9 @@ KIND = HostType("small", cores=2, memory_mb=2000, price=1.0, btu_s=600)
 TERMS = Terms((KIND,))
 A, B, C = ("job", "a"), ("job", "b"), ("job", "c")
 NEEDS = {A: Need(1, 500), B: Need(0.5, 1000), C: Need(0.5, 500)}
-IDLE = Demand(expected_s=1.0, duration_s=1.0, queue=0.0, busy_lanes=0.0)
-LATE = Demand(expected_s=1.0, duration_s=3.0, queue=500.0, busy_lanes=1.0)
-CALM = Demand(expected_s=1.0, duration_s=1.0, queue=10.0, busy_lanes=1.0)
+IDLE = OperatorDemand(expected_s=1.0, duration_s=1.0, queue=0.0, busy_lanes=0.0)
+LATE = OperatorDemand(expected_s=1.0, duration_s=3.0, queue=500.0, busy_lanes=1.0)
+CALM = OperatorDemand(expected_s=1.0, duration_s=1.0, queue=10.0, busy_lanes=1.0)
 
 
 def cluster(
@@ -53,7 +53,7 @@ def cluster(
     return LeasedCluster({name: Host(name, KIND, leased_s, phase) for name in placed}, NEEDS, placed)
 
 
-def view(of: LeasedCluster, demands: dict[OperatorKey, Demand], at_s: float = 100.0) -> ProvisionView:
+def view(of: LeasedCluster, demands: dict[OperatorKey, OperatorDemand], at_s: float = 100.0) -> ProvisionView:
     ledger = Ledger()
     for host in of.hosts.values():
         ledger = ledger.leased(host.name, host.kind, host.leased_s)
@@ -79,13 +79,13 @@ def test_flat_durations_predict_themselves():
 @pytest.mark.parametrize(
     ("demand", "durations", "needed"),
     [
-        (Demand(1.0, 1.5, 101.0), (), True),
-        (Demand(1.0, 1.5, 100.0), (), False),
-        (Demand(1.0, 0.9, 101.0), (0.5, 0.6, 0.7, 0.8, 0.95), True),
-        (Demand(1.0, 0.9, 101.0), (0.95, 0.9, 0.85, 0.8, 0.75), False),
-        (Demand(1.0, 0.9, 101.0), (0.6, 0.95), False),
-        (Demand(1.0, None, 101.0), (2.0,) * 5, False),
-        (Demand(1.0, 2.0, None), (2.0,) * 5, False),
+        (OperatorDemand(1.0, 1.5, 101.0), (), True),
+        (OperatorDemand(1.0, 1.5, 100.0), (), False),
+        (OperatorDemand(1.0, 0.9, 101.0), (0.5, 0.6, 0.7, 0.8, 0.95), True),
+        (OperatorDemand(1.0, 0.9, 101.0), (0.95, 0.9, 0.85, 0.8, 0.75), False),
+        (OperatorDemand(1.0, 0.9, 101.0), (0.6, 0.95), False),
+        (OperatorDemand(1.0, None, 101.0), (2.0,) * 5, False),
+        (OperatorDemand(1.0, 2.0, None), (2.0,) * 5, False),
     ],
     ids=["late", "late but nothing waits", "soon late", "getting better", "no trend yet", "no duration", "no queue"],
 )
@@ -123,7 +123,7 @@ def test_host_on_its_way_out_takes_no_lanes():
 
 
 def spare(
-    of: LeasedCluster, demands: dict[OperatorKey, Demand], operator: OperatorKey, **scalings: int
+    of: LeasedCluster, demands: dict[OperatorKey, OperatorDemand], operator: OperatorKey, **scalings: int
 ) -> float | None:
     state = ProvisionState(scalings={("job", name): count for name, count in scalings.items()})
     return spareness(operator, of, view(of, demands), state, HostSettings())
@@ -153,7 +153,7 @@ def test_lane_is_not_spare_when_the_others_could_not_do_its_work():
 
 
 def test_nothing_is_spare_that_was_not_measured():
-    assert spare(cluster({"h": {A: 2}}), {A: Demand(1.0, None, 0.0)}, A) is None
+    assert spare(cluster({"h": {A: 2}}), {A: OperatorDemand(1.0, None, 0.0)}, A) is None
 
 
 # -- scaling up (figure 4)
@@ -279,7 +279,7 @@ def test_pool_is_left_alone_for_a_while_after_too_many_failures():
 @pytest.mark.parametrize(("queue", "lanes"), [(250.0, 0), (251.0, 1), (1000.0, 1), (1001.0, 2)])
 def test_threshold_adds_lanes_by_the_length_of_the_queue(queue, lanes):
     roomy = cluster({"h": {A: 1, C: 1}, "i": {B: 1}})
-    _, steps = threshold_step(ProvisionState(), view(roomy, {C: Demand(1.0, 1.0, queue)}), TERMS)
+    _, steps = threshold_step(ProvisionState(), view(roomy, {C: OperatorDemand(1.0, 1.0, queue)}), TERMS)
     assert [one for one in steps if isinstance(one, StartLane)] == [StartLane(C, "h"), StartLane(C, "i")][:lanes]
 
 
@@ -297,7 +297,7 @@ def test_threshold_keeps_the_last_lane_and_the_last_host():
 # -- laws
 
 demand = st.builds(
-    Demand,
+    OperatorDemand,
     expected_s=st.just(1.0),
     duration_s=st.one_of(st.none(), st.floats(0.1, 10)),
     queue=st.one_of(st.none(), st.floats(0, 3000)),

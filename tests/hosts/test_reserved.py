@@ -10,6 +10,8 @@ from headgate.config import HostSettings, Settings
 from headgate.core.hosts import Host, HostPhase, HostType
 from headgate.core.model import Action, ActionKind, Outcome
 from headgate.errors import EngineError
+from headgate.explain.actions import action_lines
+from headgate.explain.lines import JobRounds
 from headgate.hosts.landlord import Landlord
 from headgate.hosts.leases import Budget, Ledger
 from headgate.hosts.planners import HostsView
@@ -36,17 +38,29 @@ class Lanes:
         self.given += [dict(one.lanes) for one in action.changes.values()]
         return Outcome(not self.refusal, self.refusal)
 
+    def vacate(self, host: str) -> None:
+        """Lanes run in any slot."""
+
+    def occupy(self, host: str) -> None:
+        """Lanes run in any slot."""
+
+    def is_vacant(self, host: str) -> bool:
+        return True
+
 
 class Story:
     """A baseline that is shown one view after another on a simulated pool, by way of a landlord."""
 
-    def __init__(self, name: ProvisionerName, most: int = 3, engine: Lanes | None = None) -> None:
+    def __init__(
+        self, name: ProvisionerName, most: int = 3, engine: Lanes | None = None, observe_only: bool = False
+    ) -> None:
         self.at_s, self.engine = 600.0, engine or Lanes()
         self.planner = ReservedSlots(name, Terms((KIND,), Budget(most), HostSettings()), Settings())
         self.pool = SimulatedPool(lambda: self.at_s, 0)
-        self.landlord = Landlord(self.pool, self.planner, MemoryJournal())
+        self.journal = MemoryJournal()
+        self.landlord = Landlord(self.pool, self.planner, self.journal, observe_only=observe_only)
         self.landlord.begin(self.at_s)
-        self.planner.engine = self.engine  # type: ignore[assignment]
+        self.landlord.serve(self.engine)  # type: ignore[arg-type]
 
     def see(self, *seen: Seen, rounds: int = 1) -> None:
         for _ in range(rounds):
@@ -72,6 +86,21 @@ def test_threshold_adds_lanes_by_the_queue_and_leases_hosts_for_them() -> None:
     story.see(LATE)
     assert story.engine.given == [{"in": 1, "work": 3}]
     assert story.hosts == 2
+
+
+def test_journal_holds_the_lanes_that_a_baseline_changed_and_explain_tells_why() -> None:
+    story = Story(THRESHOLD)
+    story.see(LATE)
+    (changed,) = story.journal.actions("late")[:1]
+    assert changed.action.what == "work 2 → 3 lanes" and changed.outcome == Outcome(True)
+    told = [line.text for line in action_lines(JobRounds("late", ()), story.journal.actions("late"))]
+    assert "the provisioner threshold reserves these slots: set in to 1 lane and set work to 3 lanes" in told
+
+
+def test_observer_changes_no_lanes() -> None:
+    story = Story(THRESHOLD, observe_only=True)
+    story.see(LATE)
+    assert story.engine.given == [] and story.journal.actions("late") == []
 
 
 def test_threshold_removes_lanes_of_an_empty_queue_and_releases_the_empty_host() -> None:

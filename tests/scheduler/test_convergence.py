@@ -13,8 +13,7 @@ from headgate.config import Settings
 from headgate.config.settings import settings_from
 from headgate.controller import Controller
 from headgate.core.intents import Intent
-from headgate.core.model import Job, JobAllocation
-from headgate.scheduler.memory import SearchPhase
+from headgate.core.model import Job, JobAllocation, SearchPhase
 from headgate.scheduler.policies import Headgate
 from tests.core.builders import CONGESTED, IDLE, PLAIN, Cluster, Response
 from tests.examples import examples

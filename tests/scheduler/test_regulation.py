@@ -14,6 +14,7 @@ from headgate.explain import story
 from headgate.journal import MemoryJournal
 from headgate.loads import Steady
 from headgate.scheduler.policies import Headgate
+from headgate.scheduler.trials import SEARCH
 from headgate.sim.engine import SimulatedEngine
 from headgate.sim.run import engine_for
 from headgate.sim.spec import Event, HostSpec, JobSpec, OperatorSpec, Scenario
@@ -50,6 +51,8 @@ def test_each_kind_of_job_gets_what_it_needs() -> None:
     driven(engine(SLOW), 1200, journal)
     done = {(recorded.action.job, recorded.action.remedy) for recorded in journal.actions()}
     assert ("words", "move lanes") in done
+    assert {recorded.action.owner for recorded in journal.actions("words")} == {"words"}
+    assert {recorded.action.owner for recorded in journal.actions("other")} == {SEARCH}
     assert ("other", "scale up") in done
 
 

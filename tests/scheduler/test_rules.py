@@ -10,11 +10,11 @@ import pytest
 
 from headgate.config import Settings
 from headgate.config.settings import settings_from
-from headgate.core.model import ActionKind, HostReading
+from headgate.core.model import ActionKind, HostReading, SearchPhase
 from headgate.errors import InvalidTransitionError
 from headgate.scheduler import rules
 from headgate.scheduler.events import cluster_changed, withdrawn
-from headgate.scheduler.memory import Decision, SearchPhase, State
+from headgate.scheduler.memory import Decision, State
 from headgate.scheduler.policies import Headgate
 from headgate.scheduler.rules import TRANSITIONS, transition_table
 from tests.core.builders import CONGESTED, IDLE, UNKNOWN, Seen, Story, started, view

@@ -28,8 +28,8 @@ def trial(job: str, settled_s: float | None = None, resolver: str = "move lanes"
     )
 
 
-def action(job: str) -> Action:
-    return Action(ActionKind.RECONFIGURE, job, {job: JobAllocation({"work": 2})}, Cause("slow"))
+def action(job: str, owner: str = SEARCH) -> Action:
+    return Action(ActionKind.RECONFIGURE, job, {job: JobAllocation({"work": 2})}, Cause("slow"), owner=owner)
 
 
 BOTH = Trials().begin(SEARCH, trial("shop")).begin("words", trial("words", 100.0 + PAUSE_S))
@@ -41,7 +41,7 @@ def test_job_that_regulates_itself_is_measured_only_after_a_pause() -> None:
 
 
 def test_action_carried_out_late_delays_only_its_own_trial() -> None:
-    after = events.carried_out(State(trials=BOTH), action("words"), 500.0, SETTINGS).trials
+    after = events.carried_out(State(trials=BOTH), action("words", "words"), 500.0, SETTINGS).trials
     assert after.since_s == {"words": 500.0 + PAUSE_S}
     assert after.search == BOTH.search
     after = events.carried_out(State(trials=BOTH), action("shop"), 500.0, SETTINGS).trials
@@ -51,13 +51,13 @@ def test_action_carried_out_late_delays_only_its_own_trial() -> None:
 
 def test_remedy_that_the_engine_refused_counts_as_useless() -> None:
     for job, owner in (("words", "words"), ("shop", SEARCH)):
-        after = events.withdrawn(State(trials=BOTH), action(job), 200.0, SETTINGS).trials
+        after = events.withdrawn(State(trials=BOTH), action(job, owner), 200.0, SETTINGS).trials
         assert owner not in after.awaited and len(after.awaited) == 1
         assert [(one.job, one.useful) for one in after.log] == [(job, False)]
 
 
 def test_remedy_that_was_only_observed_blames_no_resolver_and_waits() -> None:
-    after = events.withdrawn(State(trials=BOTH), action("words"), 200.0, SETTINGS, refused=False)
+    after = events.withdrawn(State(trials=BOTH), action("words", "words"), 200.0, SETTINGS, refused=False)
     assert after.trials.log == () and "words" not in after.trials.awaited
     assert after.trials.since_s["words"] == 200.0 + SETTINGS.retry_s
     assert not after.refused

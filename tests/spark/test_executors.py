@@ -47,7 +47,7 @@ class Cluster:
     def alive(self) -> Mapping[str, str]:
         return dict(self.running)
 
-    def known(self) -> frozenset[str]:
+    def remaining(self) -> frozenset[str]:
         return frozenset(self.running) | frozenset(self.leaving)
 
     def request(self, total: int) -> bool:

@@ -26,7 +26,7 @@ def test_jobs_whose_epochs_are_due_at_once_choose_different_starts_within_their_
     phases = Phases(SLACK)
     due_s = 100.0
     for number in range(4):
-        phases.begun(f"job-{number}", due_s - 10.0, 10.0)
+        phases.note_start(f"job-{number}", due_s - 10.0, 10.0)
     starts = sorted(phases.chosen_s(f"job-{number}", due_s, 10.0) for number in range(4))
     assert min(after - before for before, after in pairwise(starts)) > 0.5
     assert due_s - 10.0 * SLACK <= starts[0] and starts[-1] <= due_s

@@ -140,7 +140,7 @@ def test_job_whose_start_a_busy_machine_did_not_finish_is_still_starting(retries
 
 def test_failed_start_after_another_failure_is_a_retry(retries: Retries) -> None:
     assert [retries.failed(failure, 0.0) for failure in (OUTAGE, NOT_STARTED)] == [JobPhase.RETRYING] * 2
-    retries.succeeded()
+    retries.clear()
     assert retries.failed(NOT_STARTED, 0.0) is JobPhase.STARTING
 
 
@@ -160,6 +160,6 @@ def test_first_deterministic_reason_stays_on_show(retries: Retries) -> None:
 def test_success_forgets_all_failures(retries: Retries) -> None:
     for _ in range(2):
         retries.failed(OWN, 0.0)
-    retries.succeeded()
+    retries.clear()
     assert (retries.reason, retries.awaits) == ("", False)
     assert [retries.failed(OWN, 0.0) for _ in range(3)] == [JobPhase.RETRYING, JobPhase.RETRYING, JobPhase.FAILED]

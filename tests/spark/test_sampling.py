@@ -18,7 +18,7 @@ def choices(*epochs: tuple[int, float]) -> list[Observing]:
     sampling = Sampling()
     found = []
     for rows, took_s in epochs:
-        sampling.done(rows, took_s)
+        sampling.note_epoch(rows, took_s)
         found.append(sampling.observing())
     return found
 

@@ -57,7 +57,7 @@ class _Counters:
     busy: list[float]
 
 
-Places = list[tuple[str, int]]
+EdgeIndices = list[tuple[str, int]]
 
 
 class _Operators(Mapping[str, OperatorReading]):
@@ -66,7 +66,7 @@ class _Operators(Mapping[str, OperatorReading]):
     __slots__ = ("_counters", "_lanes", "_wiring")
 
     def __init__(
-        self, counters: _Counters, wiring: Mapping[str, tuple[int, Places, Places]], lanes: Mapping[str, int]
+        self, counters: _Counters, wiring: Mapping[str, tuple[int, EdgeIndices, EdgeIndices]], lanes: Mapping[str, int]
     ) -> None:
         self._counters, self._wiring, self._lanes = counters, wiring, lanes
 
@@ -115,18 +115,18 @@ class ContinuousEngine(SimulatedEngine):
 
     # -- structure: arrays over all operators and edges, laid out again when jobs or lanes change
 
-    def _added(self, spec: JobSpec) -> None:
+    def _set_up(self, spec: JobSpec) -> None:
         self._paused_until[spec.name] = 0.0
         self._settle_lanes(spec.name)
 
-    def _removed(self, name: str) -> None:
+    def _tear_down(self, name: str) -> None:
         self._save()
         self._place = {key: value for key, value in self._place.items() if key[0] != name}
         self._busy_saved = {key: value for key, value in self._busy_saved.items() if key[0] != name}
         self._saved = {key: value for key, value in self._saved.items() if key[0] != name}
         del self._paused_until[name]
 
-    def _reallocated(self, name: str) -> None:
+    def _reallocate(self, name: str) -> None:
         self._settle_lanes(name)
         state_mb = sum(operator.state_mb for operator in self._specs[name].operators)
         self._paused_until[name] = self._now_s + constants.PAUSE_S + state_mb / constants.RESTORE_MB_S

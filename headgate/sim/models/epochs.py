@@ -73,7 +73,7 @@ class EpochEngine(SimulatedEngine):
 
     # -- jobs
 
-    def _added(self, spec: JobSpec) -> None:
+    def _set_up(self, spec: JobSpec) -> None:
         graph = self._jobs[spec.name].graph
         self._runs[spec.name] = EpochJob(
             graph=graph,
@@ -109,12 +109,12 @@ class EpochEngine(SimulatedEngine):
         where, speed = self._slow.get((job, operator, lane), (host, 1.0))
         return self._speed.get(host, 1.0) * (speed if where == host else 1.0)
 
-    def _removed(self, name: str) -> None:
+    def _tear_down(self, name: str) -> None:
         del self._runs[name]
         self._agenda = [entry for entry in self._agenda if entry[2] != name]
         heapq.heapify(self._agenda)
 
-    def _reallocated(self, name: str) -> None:
+    def _reallocate(self, name: str) -> None:
         """Nothing stops: the next epoch has the new lanes; a shorter pace moves its start forward."""
         run = self._runs[name]
         run.as_given = 0

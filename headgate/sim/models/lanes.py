@@ -95,14 +95,14 @@ class LaneEngine(SimulatedEngine):
 
     # -- jobs
 
-    def _added(self, spec: JobSpec) -> None:
+    def _set_up(self, spec: JobSpec) -> None:
         graph = self._jobs[spec.name].graph
         by_name = {operator.name: operator for operator in spec.operators}
         self._runs[spec.name] = _Run(
             {name: self._new_operator(spec.name, by_name[name]) for name in graph.operators},
             dict.fromkeys(graph.sources, 0.0),
         )
-        self._reallocated(spec.name)
+        self._reallocate(spec.name)
         self._runs[spec.name].paused_until_s = self._now_s
 
     def _new_operator(self, job: str, spec: OperatorSpec) -> _RunningOperator:
@@ -117,10 +117,10 @@ class LaneEngine(SimulatedEngine):
             np.zeros(0, np.bool_), (rows_at[0], rows_at[1]),
         )  # fmt: skip
 
-    def _removed(self, name: str) -> None:
+    def _tear_down(self, name: str) -> None:
         del self._runs[name]
 
-    def _reallocated(self, name: str) -> None:
+    def _reallocate(self, name: str) -> None:
         """Lanes that stay keep their place; what waits is spread over all of them; the job stands still for a while."""
         run, allocation = self._runs[name], self._allocation[name]
         for operator, lanes in allocation.lanes.items():

@@ -18,7 +18,7 @@ from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.errors import ScenarioError
 from headgate.hosts.leases import LaneStep, LeasedCluster, LeaseHost, MoveLane, Need, StartLane, StopLane, check_needs
-from headgate.hosts.provision import Demand, Terms, best_host, lanes_on_hosts
+from headgate.hosts.provision import OperatorDemand, Terms, best_host, lanes_on_hosts
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
 from headgate.sim.models.service import OperatorService
@@ -122,13 +122,15 @@ class LeasedEngine(SimulatedEngine):
                 placed.setdefault(lane.host, Counter())[lane.operator] += 1
         return LeasedCluster(self.pool.hosts(), self.needs, placed)
 
-    def demands(self) -> dict[OperatorKey, Demand]:
+    def demands(self) -> dict[OperatorKey, OperatorDemand]:
         """Every operator as it was since the last time; a count of a queue holds for one moment."""
         self._samples += 1
         late = Counter(lane.operator for lane in self._lanes if lane.stays and lane.works_s > self._now_s)
         chances = np.random.default_rng([self._seed, 3, self._samples]).uniform(size=len(self._flows)).tolist()
         return {
-            key: Demand(flow.service.expected_s, *flow.service.sampled(sum(flow.waiting.values()), chance), late[key])
+            key: OperatorDemand(
+                flow.service.expected_s, *flow.service.sampled(sum(flow.waiting.values()), chance), late[key]
+            )
             for (key, flow), chance in zip(self._flows.items(), chances, strict=True)
         }
 
@@ -201,7 +203,7 @@ class LeasedEngine(SimulatedEngine):
 
     # -- what a scheduler does: lanes as asked for, where there is room
 
-    def _reallocated(self, name: str) -> None:
+    def _reallocate(self, name: str) -> None:
         for operator, lanes in self._allocation[name].lanes.items():
             key = (name, operator)
             self.unplaced[key] = 0
@@ -240,7 +242,7 @@ class LeasedEngine(SimulatedEngine):
 
     # -- jobs start and end
 
-    def _added(self, spec: JobSpec) -> None:
+    def _set_up(self, spec: JobSpec) -> None:
         graph = self._jobs[spec.name].graph
         by_name = {operator.name: operator for operator in spec.operators}
         for name, operator in graph.operators.items():
@@ -259,7 +261,7 @@ class LeasedEngine(SimulatedEngine):
             self.unplaced.update({(spec.name, one.name): one.lanes for one in spec.operators})
             self.place_waiting()
 
-    def _removed(self, name: str) -> None:
+    def _tear_down(self, name: str) -> None:
         self._flows = {key: flow for key, flow in self._flows.items() if key[0] != name}
         self._lanes = [lane for lane in self._lanes if lane.operator[0] != name]
         self._arrived = {key: rows for key, rows in self._arrived.items() if key[0] != name}

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from headgate.core.model import SearchPhase
 from headgate.hosts.leases import Budget
 from headgate.loads import Steady
 from headgate.sim.reports import health_bars as health
@@ -144,7 +145,7 @@ def _constrained(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
     kinds = [entry.kind for entry in result.log]
     return [
         Bar("jobs that miss their intent in the end (not all five can meet it)", 5 - _met(result), ">=", 1),
-        Bar("ends Converged", float(result.phases[-1:] == ["converged"]), "==", 1),
+        Bar("ends Converged", float(result.phases[-1:] == [SearchPhase.CONVERGED]), "==", 1),
         Bar(
             "satisfaction in the last 10 minutes above that before control",
             _mean(_between(result, end_s - 600, end_s)),

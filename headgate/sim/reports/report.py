@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.core.metrics import JobView
+from headgate.core.model import SearchPhase
 from headgate.core.quantities import show_seconds
-from headgate.scheduler.memory import SearchPhase
 from headgate.sim.reports.bars import Bar
 from headgate.sim.run import Run, actions_by_kind
 from headgate.sim.spec import Scenario, Variant

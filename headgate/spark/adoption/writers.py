@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headgate.errors import JobFileError
 from headgate.spark import jvm
@@ -83,9 +83,7 @@ def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
 
 
 def _foreach(query: RecordedQuery) -> Callable[[DataFrame, int], None]:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    partition: Any = DataStreamWriter._construct_foreach_function(query.rows)
+    partition = jvm.foreach_partition(query.rows)
 
     def write(rows: DataFrame, epoch: int) -> None:
         rows.rdd.mapPartitionsWithIndex(partition).count()

@@ -78,7 +78,7 @@ class Pace:
     def wait(self, started: Moment, pace_s: Callable[[], float | None]) -> None:
         """Until the pace lets the next epoch begin; a new pace counts at once."""
         has_s = pace_s() or 0.0
-        self._phases.begun(self._job, started.at_s, has_s)
+        self._phases.note_start(self._job, started.at_s, has_s)
         start_s: float | None = None
         while not self.is_stopping:
             self._wake.clear()

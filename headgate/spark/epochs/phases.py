@@ -25,7 +25,7 @@ class Phases:
         self._lock = threading.Lock()
         self._phases: dict[str, Phase] = {}
 
-    def begun(self, job: str, at_s: float, pace_s: float) -> None:
+    def note_start(self, job: str, at_s: float, pace_s: float) -> None:
         """An epoch of the job began: the next one is expected after its pace."""
         with self._lock:
             self._phases[job] = Phase(at_s + pace_s, pace_s)

@@ -1,4 +1,4 @@
-"""The plan of epochs, built from the topology and what the job has now: changing that is all a reconfiguration is.
+"""The plan of epochs, built from the topology and the current allocation of the job: a reconfiguration changes the allocation alone.
 
 A plan that depends on nothing but the rows of its epoch is built once, and carried out for many epochs (`carrying`).
 
@@ -9,7 +9,6 @@ nothing is computed twice.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +20,11 @@ import pyarrow as pa
 
 from headgate.core.model import Graph, JobAllocation
 from headgate.errors import EngineError
-from headgate.spark import jvm
 from headgate.spark.epochs.lanes import BatchLane, EventLane
 from headgate.spark.epochs.places import ONE_HOST, AvailableHosts
 from headgate.spark.keyed.operator import KeyedStates
 from headgate.spark.measuring.metering import SCANNED, Gateway, OperatorPlan
+from headgate.spark.plans import LogicalPlan
 from headgate.spark.reasons import reason_of
 from headgate.state.hosting import Wanted
 from headgate.topology import Kind, Node, Topology
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 TAG = "_source"
-"""With several sources: which of them a row is from."""
+"""Column with the source of a row, in a stream of several sources."""
 
 DRY = -1
 """Number of the epoch that is built only to look at its plan."""
 
 Stage = tuple[tuple[str, int], ...]
-"""Who owns the tasks of a stage, in order: (operator, tasks)."""
+"""The operators that own the tasks of a stage, in order, each with its number of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +51,11 @@ class Frame:
     before: tuple[Stage, ...]
     stage: Stage
     certain: bool = True
-    """Whether its partitions are those of the stage; an exchange of the user's own may have changed them."""
+    """Whether the partitions of the rows are those of the stage; an exchange in a user's function may have changed them."""
 
     @property
     def partitions(self) -> int | None:
-        """None if they cannot be known without planning."""
+        """The number of partitions; None if only Spark's planner can tell."""
         return sum(count for _, count in self.stage) if self.certain else None
 
 
@@ -69,7 +68,7 @@ class PlanShape:
     keeping: frozenset[str] = frozenset()
     """Operators that put out a row for every row that comes in: there is nothing to count."""
     observed: Mapping[str, str | None] = field(default_factory=dict)
-    """Where rows are observed, and the column of their arrival: at sinks whose rows still say it, and at the sources of others.
+    """Operators at which rows are observed, with the column of their arrival: sinks whose rows have the column, and sources of other sinks.
 
     None where Spark looks at rows twice, to find the ranges of a sort: an observation counts them once.
     """
@@ -79,7 +78,7 @@ UNKNOWN = PlanShape()
 
 
 class Observing(Enum):
-    """Which arrival times of an epoch are sampled."""
+    """The arrival times of an epoch that are sampled."""
 
     ALL = "all"
     SAMPLE = "a sample"
@@ -104,7 +103,7 @@ class EpochSpec:
     number: int
     allocation: JobAllocation
     tag: str = "headgate"
-    """Marks the Spark jobs of this epoch."""
+    """Tag of the Spark jobs of this epoch."""
     observing: Observing = Observing.ALL
     cluster: AvailableHosts = ONE_HOST
 
@@ -116,30 +115,30 @@ class EpochSpec:
 
 @dataclass(slots=True)
 class EpochPlan:
-    """What every operator puts out, built on the input of one epoch. Owner: the thread of the job's query."""
+    """The rows that every operator puts out, built on the input of one epoch. Owner: the thread of the job's query."""
 
     blueprint: Blueprint
     spec: EpochSpec
-    """Of the epoch that it was built for."""
+    """Parameters of the epoch that the plan was built for."""
     batch: DataFrame
     """The input of that epoch."""
     frames: dict[str, Frame] = field(default_factory=dict)
     meters: dict[str, int] = field(default_factory=dict)
-    """The number of each operator's meter."""
+    """Number of the meter of each operator."""
     observed: set[str] = field(default_factory=set)
     """Operators at which rows are observed."""
     kept: list[DataFrame] = field(default_factory=list)
     _planned: dict[str, OperatorPlan] = field(default_factory=dict)
 
     def of(self, operator: str) -> OperatorPlan:
-        """Planned by Spark when it is first asked for."""
+        """The plan of an operator; Spark makes the plan at the first call."""
         if operator not in self._planned:
             with named(operator):
                 self._planned[operator] = self.blueprint.gateway.plan(self.frames[operator].rows, self.batch)
         return self._planned[operator]
 
     def is_lasting(self) -> bool:
-        """Whether other epochs can be carried out by it, as long as the job has what it has now."""
+        """Whether the plan can carry out later epochs, as long as the allocation of the job stays the same."""
         return not self.kept and all(self.of(sink).is_lasting for sink in self.blueprint.graph.sinks)
 
 
@@ -165,7 +164,7 @@ def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def build(blueprint: Blueprint, spec: EpochSpec, batch: DataFrame) -> EpochPlan:
-    """Every operator's rows for this epoch; nothing runs yet. The epoch `DRY` never will."""
+    """The rows of every operator for this epoch. Nothing runs yet, and a plan of the epoch `DRY` never runs."""
     epoch, graph = EpochPlan(blueprint, spec, batch), blueprint.graph
     whole = _sources_of(batch, epoch)
     for name in graph.operators:
@@ -192,7 +191,7 @@ def named(operator: str) -> Iterator[None]:
 
 
 def named_source(graph: Graph) -> str:
-    """The source that reading failed at, as a sentence begins; Spark does not say which of several it was."""
+    """The beginning of a sentence about a source that could not be read; Spark does not name one of several sources."""
     names = ", ".join(f'"{name}"' for name in graph.sources)
     return f"operator {names}" if len(graph.sources) == 1 else f"one of the operators {names}"
 
@@ -201,7 +200,7 @@ def named_source(graph: Graph) -> str:
 
 
 def _sources_of(batch: DataFrame, epoch: EpochPlan) -> DataFrame:
-    """The batch; kept if several sources are cut out of it."""
+    """The input of the epoch; kept if several sources are cut out of it."""
     if len(epoch.blueprint.graph.sources) == 1:
         return batch
     epoch.kept.append(batch.persist())
@@ -217,7 +216,7 @@ def _source(node: Node, batch: DataFrame, whole: DataFrame, epoch: EpochPlan) ->
 
 
 def _apply_node(node: Node, epoch: EpochPlan) -> Frame:
-    """Rows go into lanes before the function; those of several inputs that need not meet by key, after it."""
+    """The rows of an operator: an exchange puts rows into lanes before the function, or after it for several inputs without a key."""
     inputs = [epoch.frames[name] for name in node.inputs]
     if node.kind is Kind.KEYED:
         return _keyed(node, inputs[0], epoch)
@@ -236,7 +235,7 @@ def _apply_node(node: Node, epoch: EpochPlan) -> Frame:
 
 
 def _together(node: Node, rows: DataFrame, inputs: list[Frame], epoch: EpochPlan) -> Frame:
-    """What comes out of these inputs: tasks of one stage if their rows have met by key, else side by side."""
+    """The rows with their stages: the stage of the inputs if they share one, otherwise the stages of all inputs side by side."""
     before = tuple(dict.fromkeys(stage for frame in inputs for stage in frame.before))
     met = len({frame.stage for frame in inputs}) == 1
     stage = inputs[0].stage if met else tuple(part for frame in inputs for part in frame.stage)
@@ -254,7 +253,7 @@ def _transform(node: Node, inputs: list[Frame]) -> DataFrame:
 
 
 def _in_lanes(node: Node, frame: Frame, epoch: EpochPlan) -> Frame:
-    """The rows in as many partitions as the operator has lanes; as they are if it has none of its own, or as many already."""
+    """The rows in as many partitions as the operator has lanes; unchanged if the operator has no lanes of its own, or as many already."""
     allocation, cluster = epoch.spec.allocation, epoch.spec.cluster
     lanes = allocation.lanes.get(node.name)
     if lanes is None:
@@ -284,7 +283,7 @@ def _keyed(node: Node, frame: Frame, epoch: EpochPlan) -> Frame:
 
 
 def lanes_of(node: Node, spec: EpochSpec) -> int:
-    """The lanes that a keyed operator is to have."""
+    """The number of lanes of a keyed operator."""
     return spec.allocation.lanes.get(node.name) or node.lanes or 1
 
 
@@ -299,7 +298,7 @@ def _lane(node: Node) -> Any:
 
 @lru_cache
 def spark_schema(ddl: str) -> StructType:
-    """The columns that Spark takes for these; it would ask the JVM each time."""
+    """Spark's schema for these columns; cached, because Spark asks the JVM each time."""
     from pyspark.sql.types import StructType
 
     found = StructType.fromDDL(ddl)
@@ -309,7 +308,7 @@ def spark_schema(ddl: str) -> StructType:
 
 @lru_cache
 def arrow_schema(ddl: str) -> pa.Schema:
-    """And Arrow."""
+    """Arrow's schema for these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(spark_schema(ddl), timezone="UTC")
@@ -340,55 +339,21 @@ def _keep(frame: Frame, epoch: EpochPlan) -> Frame:
 
 # -- shape -----------------------------------------------------------------------------------------------------------------------
 
-NARROW = frozenset(
-    ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "MapInArrow", "Union", "View", "Sample")
-)
-"""Logical operators that leave rows in the partitions they came in."""
-LEAVES = frozenset(("LogicalRDD", "LocalRelation"))
-KEEPING = frozenset(("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression"))
-"""Logical operators that put out a row for every row."""
-
 
 def shape(epoch: EpochPlan) -> PlanShape:
     """The shape of every epoch's plan, from an epoch that was built without knowing it."""
     topology, graph = epoch.blueprint.topology, epoch.blueprint.graph
-    trees = {name: _tree(frame.rows) for name, frame in epoch.frames.items()}
-    kinds = {name: Counter(kind for kind, _ in tree) for name, tree in trees.items()}
-    narrow = frozenset(name for name, frame in epoch.frames.items() if _is_narrow(kinds[name], len(frame.before)))
+    plans = {name: LogicalPlan.of(frame.rows) for name, frame in epoch.frames.items()}
+    narrow = frozenset(name for name, frame in epoch.frames.items() if plans[name].is_narrow(len(frame.before)))
     keeping = frozenset(
         name
         for name, node in topology.nodes.items()
-        if node.kind is Kind.TRANSFORM and len(node.inputs) == 1 and _keeps(kinds[name], kinds[node.inputs[0]])
+        if node.kind is Kind.TRANSFORM and len(node.inputs) == 1 and plans[name].keeps_rows_of(plans[node.inputs[0]])
     )
-    twice = {name for sink in graph.sinks if _by_range(trees[sink]) for name in before(graph, sink)} - keeping
+    twice = {
+        name for sink in graph.sinks if plans[sink].orders_across_partitions for name in before(graph, sink)
+    } - keeping
     return PlanShape(narrow, keeping, {**dict.fromkeys(twice), **_arrivals(epoch)})
-
-
-def _tree(rows: DataFrame) -> list[tuple[str, str]]:
-    """The nodes of its logical plan: (kind, what follows)."""
-    lines = jvm.analyzed_plan(rows).splitlines()
-    nodes = (line.lstrip(" :+-").partition(" ") for line in lines)
-    return [(kind, rest) for kind, _, rest in nodes]
-
-
-def _by_range(tree: list[tuple[str, str]]) -> bool:
-    """Whether some rows are put in order across partitions."""
-    return any(
-        (kind == "Sort" and rest.endswith(", true")) or (kind == "RepartitionByExpression" and " NULLS " in rest)
-        for kind, rest in tree
-    )
-
-
-def _is_narrow(kinds: Counter[str], planned: int) -> bool:
-    """Whether there is no exchange but those that were planned."""
-    exchanges = sum(count for kind, count in kinds.items() if kind.startswith("Repartition"))
-    others = {kind for kind in kinds if not kind.startswith("Repartition")}
-    return others - LEAVES <= NARROW and exchanges <= planned
-
-
-def _keeps(after: Counter[str], before: Counter[str]) -> bool:
-    """Whether nothing has come to the plan that can drop or add rows; its own meter is a filter."""
-    return not before - after and set(after - before - Counter(Filter=1)) <= KEEPING
 
 
 def _arrivals(epoch: EpochPlan) -> dict[str, str | None]:
@@ -407,11 +372,11 @@ def _arrivals(epoch: EpochPlan) -> dict[str, str | None]:
 
 
 def before(graph: Graph, operator: str) -> set[str]:
-    """All operators that its rows come from."""
+    """All operators upstream of this operator."""
     inputs = graph.operators[operator].inputs
     return {*inputs, *(name for parent in inputs for name in before(graph, parent))}
 
 
 def sources_of(graph: Graph, operator: str) -> list[str]:
-    """The sources that its rows come from."""
+    """All sources upstream of this operator."""
     return sorted(name for name in before(graph, operator) if name in graph.sources)

@@ -41,7 +41,7 @@ class AllocationClient(Protocol):
 
     def alive(self) -> Mapping[str, str]: ...
 
-    def known(self) -> frozenset[str]: ...
+    def remaining(self) -> frozenset[str]: ...
 
     def request(self, total: int) -> bool: ...
 
@@ -127,10 +127,10 @@ class ExecutorPool:
         """As of now; executors that the cluster manager gave meanwhile are assigned to leases on the way."""
         with self._lock:
             client = self._client()
-            alive, known = (
-                ({}, frozenset[str]()) if client is None else _called(lambda: (client.alive(), client.known()))
+            alive, remaining = (
+                ({}, frozenset[str]()) if client is None else _called(lambda: (client.alive(), client.remaining()))
             )
-            self._forget_gone(known)
+            self._forget_gone(remaining)
             if client is not None:
                 self._ask()
                 self._match(client, alive)
@@ -162,10 +162,10 @@ class ExecutorPool:
             raise EngineError(f"the cluster manager of {self.master_url} did not take a request for {wanted} executors")
         self._asked = wanted
 
-    def _forget_gone(self, known: frozenset[str]) -> None:
+    def _forget_gone(self, remaining: frozenset[str]) -> None:
         """A lease without its executor waits for another, or is over."""
         for lease in list(self._leases.values()):
-            if lease.executor and lease.executor not in known:
+            if lease.executor and lease.executor not in remaining:
                 lease.executor, lease.wanted_s = "", self._clock()
             if lease.releasing_s is not None and not lease.executor:
                 del self._leases[lease.name]

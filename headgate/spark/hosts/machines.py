@@ -90,7 +90,7 @@ class MachinePool:
         self._command, self._clock, self._limits = runnable(command), clock, limits
         self._leases_dir = home.resolve() / "leases"
         self._leases_dir.mkdir(parents=True, exist_ok=True)
-        _written(home.resolve() / COMMAND, Remembered(str(self._command), master_url))
+        _write_file(home.resolve() / COMMAND, Remembered(str(self._command), master_url))
         self._lock = threading.RLock()
         self.hosts()
 
@@ -234,7 +234,7 @@ class MachinePool:
         return {lease.name: lease for lease in sorted(found, key=lambda lease: lease.number)}
 
     def _write(self, lease: Lease) -> None:
-        _written(self._path(lease.name), lease)
+        _write_file(self._path(lease.name), lease)
 
     def _path(self, name: str) -> Path:
         return self._leases_dir / f"{name}.json"
@@ -278,7 +278,7 @@ def _lease_in(path: Path) -> Lease | None:
         return None
 
 
-def _written(path: Path, content: Lease | Remembered) -> None:
+def _write_file(path: Path, content: Lease | Remembered) -> None:
     try:
         files.replace(path, msgspec.json.encode(content))
     except OSError as error:

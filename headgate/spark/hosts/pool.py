@@ -128,7 +128,7 @@ class LocalPool:
         self._logs, self._released_logs = logs, released_logs
         self._master = self._known_master()
         self._page = httpx.Headers({"Authorization": f"Bearer {security.page_token(self._master.secret)}"})
-        _replaced(
+        _replace_file(
             self._home / "spark.conf", "".join(f"{key} {value}\n" for key, value in self._configuration().items())
         )
         self.hosts()
@@ -176,7 +176,7 @@ class LocalPool:
             return
         self._write(replace(lease, releasing_s=self._clock()))
         for process in self._workers().get(name, []):
-            _signalled(process, signal.SIGPWR)
+            _signal(process, signal.SIGPWR)
 
     def hosts(self) -> Mapping[str, Host]:
         """As of now; what has to be done for leases and releases that are under way is done on the way."""
@@ -240,7 +240,7 @@ class LocalPool:
         drained = not any(_children(process) for process in processes) or now_s - releasing_s > self._drain_s
         if lease.asked_s is None and drained:
             for process in processes:
-                _signalled(process, signal.SIGTERM)
+                _signal(process, signal.SIGTERM)
             self._write(replace(lease, asked_s=now_s))
         elif lease.asked_s is not None and now_s - lease.asked_s > KILL_S:
             self._end(processes)
@@ -301,7 +301,7 @@ class LocalPool:
         """With their children: executors must not outlive their worker."""
         everyone = [*processes, *(child for process in processes for child in _children(process))]
         for process in everyone:
-            _signalled(process, signal.SIGKILL)
+            _signal(process, signal.SIGKILL)
         psutil.wait_procs(everyone, timeout=KILL_S)
 
     def _registered(self) -> frozenset[str] | None:
@@ -421,7 +421,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _signalled(process: psutil.Process, number: int) -> None:
+def _signal(process: psutil.Process, number: int) -> None:
     try:
         process.send_signal(number)
     except psutil.Error:
@@ -430,10 +430,10 @@ def _signalled(process: psutil.Process, number: int) -> None:
 
 def _write_file(path: Path, content: Mapping[str, Any]) -> None:
     """All or nothing, also if the machine stops in between; a full disk must not end the jobs that run."""
-    _replaced(path, json.dumps(content))
+    _replace_file(path, json.dumps(content))
 
 
-def _replaced(path: Path, text: str) -> None:
+def _replace_file(path: Path, text: str) -> None:
     try:
         files.replace(path, text.encode())
     except OSError as error:

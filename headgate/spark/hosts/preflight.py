@@ -63,7 +63,7 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """What a host answered about one need, and when."""
 
     problem: str
@@ -85,11 +85,11 @@ class Passed:
 
 @dataclass
 class Preflight:
-    """Knows which host has passed for which need. Owner of the verdicts: the lock; hosts are asked by the thread that holds it."""
+    """Knows which host has passed for which need. Owner of the results: the lock; hosts are asked by the thread that holds it."""
 
     ask: Ask
     clock: Callable[[], float] = time.monotonic
-    _verdicts: dict[tuple[str, Folder | StoreCheck], Verdict] = field(default_factory=dict)
+    _results: dict[tuple[str, Folder | StoreCheck], CheckResult] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def passed(self, cores: Mapping[str, float], needs: Needs) -> Passed:
@@ -112,19 +112,19 @@ class Preflight:
 
     def _problem(self, host: str, needs: Needs) -> str | None:
         """Empty if the host has passed, None if it has not been asked."""
-        verdicts = [self._verdicts.get((host, need)) for need in needs.items()]
+        verdicts = [self._results.get((host, need)) for need in needs.items()]
         known = [one.problem for one in verdicts if one is not None and one.problem]
         return known[0] if known else None if None in verdicts else ""
 
     def _missing(self, cores: Mapping[str, float], needs: Needs) -> list[tuple[str, Folder | StoreCheck]]:
         now_s = self.clock()
         pairs = [(host, need) for host in cores for need in needs.items()]
-        return [pair for pair in pairs if (one := self._verdicts.get(pair)) is None or one.is_open(now_s)]
+        return [pair for pair in pairs if (one := self._results.get(pair)) is None or one.is_open(now_s)]
 
     def _forget_others(self, cores: Mapping[str, float]) -> None:
         """A host that comes back is asked again: it may be another machine."""
-        for pair in [pair for pair in list(self._verdicts) if pair[0] not in cores]:
-            del self._verdicts[pair]
+        for pair in [pair for pair in list(self._results) if pair[0] not in cores]:
+            del self._results[pair]
 
     def _ask_missing(self, cores: Mapping[str, float], needs: Needs) -> None:
         missing = self._missing(cores, needs)
@@ -133,7 +133,7 @@ class Preflight:
         found = self._asked(hosts, asked) if missing else {}
         now_s = self.clock()
         for host, need in missing:
-            self._verdicts[host, need] = Verdict(found[host, need], now_s)
+            self._results[host, need] = CheckResult(found[host, need], now_s)
 
     def _asked(
         self, hosts: Sequence[str], needs: Sequence[Folder | StoreCheck]

@@ -64,7 +64,7 @@ class Retries:
         """Whether the job waits to be started again."""
         return self._due_s is not None
 
-    def succeeded(self) -> None:
+    def clear(self) -> None:
         """An epoch was finished, or a person started the job: earlier failures do not count any more."""
         self._in_a_row = self._deterministic = 0
         self._shown = self._due_s = None

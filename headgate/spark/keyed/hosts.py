@@ -106,7 +106,7 @@ class Hosted:
     def __post_init__(self) -> None:
         location, slices = Location.of(self.copies.checkpoint), self.copies.life.slices
         self.hosting = Hosting(location, slices, self.copies.settings, self._ask_hosts)
-        self._background = Background(self.hosting, self._failed)
+        self._background = Background(self.hosting, self._report_failure)
         self._tag, self._closing = f"{POOL}-{uuid.uuid4().hex}", False
 
     def layout(self, wanted: Wanted) -> Layout:
@@ -122,7 +122,7 @@ class Hosted:
         """Whether a host has gone since the epoch was planned."""
         return not set(self.hosts) <= set(self.cluster().cores)
 
-    def committed(self, epoch: int, told: Sequence[KeyedLaneReport]) -> None:
+    def note_commit(self, epoch: int, told: Sequence[KeyedLaneReport]) -> None:
         """The epoch counts."""
         last = Counter[str]()
         for one in told:
@@ -139,7 +139,7 @@ class Hosted:
         self.spark.sparkContext.cancelJobsWithTag(self._tag)
         self._background.close()
 
-    def _failed(self, error: StateError) -> None:
+    def _report_failure(self, error: StateError) -> None:
         if not self._closing:
             self.on_error(error)
 

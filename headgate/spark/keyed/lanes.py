@@ -73,7 +73,7 @@ class KeyedLane:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lane, rows = _marked(iter(batches))
         slices = tuple(slice_ for slice_, of in enumerate(self.lane_of) if of == lane)
-        task = replace(_told(self.operator.name), lane=lane, slices=slices)
+        task = replace(_task_of(self.operator.name), lane=lane, slices=slices)
         if self.hosts:
             task = self._here(task)
         checked = BatchLane(self.operator.name, lambda batches: self._run(task, batches), self.operator.output_schema)
@@ -121,8 +121,8 @@ def as_text(task: LaneTask) -> str:
     return b64encode(pickle.dumps(task)).decode()
 
 
-def _told(operator: str) -> LaneTask:
-    """What this lane is told about the epoch."""
+def _task_of(operator: str) -> LaneTask:
+    """The task of this lane, as the driver set it for the epoch."""
     context = TaskContext.get()
     assert context is not None
     found: LaneTask = pickle.loads(b64decode(str(context.getLocalProperty(property_of(operator)))))

@@ -365,7 +365,7 @@ class KeyedState:
         self.checkpoint.commit(epoch, files, self._clock_after(epoch, reports))
         self._newest = epoch
         if self.hosted is not None:
-            self.hosted.committed(epoch, reports)
+            self.hosted.note_commit(epoch, reports)
         self.committed = files
         self._add_rows(reports, self.life.slices)
         if not self.combining:  # combined rows do not tell how many rows a key had

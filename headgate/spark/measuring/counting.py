@@ -75,7 +75,7 @@ class EpochCounting:
         done = FinishedEpoch(grant.version, epoch.spec.tag, epoch.stages, rows)
         ended_s = time.monotonic()
         self.counters.end_epoch(ended_s, sent, latency, done, grant.allocation.lanes)
-        self._sampling.done(rows, ended_s - started.at_s)
+        self._sampling.note_epoch(rows, ended_s - started.at_s)
         self._read_to_s = started.wall_s
         self._save_progress(epoch.spec.number, before, {name: before[name] + sent[name] for name in before})
         return ended_s - started.at_s

@@ -76,13 +76,8 @@ def streams_of(frame: DataFrame, checkpoint: Path, first: int) -> tuple[Units, .
 
 
 def _stream(leaf: Any, log: Path) -> Units:
-    if leaf.getClass().getSimpleName() != "StreamingRelation" or not leaf.sourceName().startswith("FileSource["):
-        return OffsetStream()
-    options, entries = {}, leaf.dataSource().options().iterator()
-    while entries.hasNext():
-        entry = entries.next()
-        options[entry._1()] = entry._2()
-    return FileStream(options, log)
+    options = jvm.file_source_options(leaf)
+    return OffsetStream() if options is None else FileStream(options, log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,13 +138,13 @@ class OperatorPlan:
 
     def counted(self, batch: DataFrame) -> Counted:
         """What the copy for this input has counted, after its rows were computed."""
-        told = msgspec.json.decode(self._made.counted(jvm.dataset(batch)), type=_Told)
+        found = msgspec.json.decode(self._made.counted(jvm.dataset(batch)), type=_EpochCounts)
         rows: dict[int, int] = {}
-        for number, count in told.meters:
+        for number, count in found.meters:
             meter = number if number == SCANNED else number - FIRST_METER
             # Where Spark reads the same rows twice, each time counts them all.
             rows[meter] = max(count, rows.get(meter, 0))
-        return Counted(rows, {name: ArrivalTimes.of(*values) for name, values in told.observed.items()})
+        return Counted(rows, {name: ArrivalTimes.of(*values) for name, values in found.observed.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Counted:
         return Counted(rows, {**self.observed, **other.observed})
 
 
-class _Told(msgspec.Struct):
+class _EpochCounts(msgspec.Struct):
     """The JSON of `EpochPlan.java`."""
 
     meters: list[tuple[int, int]]

@@ -40,7 +40,7 @@ class Sampling:
                 self._waited.pop(name, None)
         return {name: waited.moved(started_s) for name, waited in self._waited.items()}
 
-    def done(self, rows: int, took_s: float) -> None:
+    def note_epoch(self, rows: int, took_s: float) -> None:
         """Epochs are alike while neither their rows nor their time differ much from one to the next."""
         before, self._before = self._before, (rows, took_s)
         if rows <= MANY_ROWS:

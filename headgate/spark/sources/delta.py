@@ -64,7 +64,7 @@ class Begun:
     whole: bool
 
     @property
-    def mark(self) -> DeltaPosition:
+    def position(self) -> DeltaPosition:
         return DeltaPosition(self.version if self.whole else self.version + 1)
 
 
@@ -117,9 +117,9 @@ class DeltaVersions:
         if begun is None:
             return None
         where = TableLocation.of(self.uri, self.storage, levers.read(place).patience.for_a_look().table_s)
-        mark = planned_in(place) or begun.mark
+        position = planned_in(place) or begun.position
         with where.using():
-            return float(mark.rows + sum(added.rows for _, added in ahead(where, begun, mark)))
+            return float(position.rows + sum(added.rows for _, added in ahead(where, begun, position)))
 
 
 def delta(
@@ -184,17 +184,17 @@ def planned_in(place: Path) -> DeltaPosition | None:
 
 
 def ahead(
-    where: TableLocation, begun: Begun, mark: DeltaPosition, skips: bool = True
+    where: TableLocation, begun: Begun, position: DeltaPosition, skips: bool = True
 ) -> Iterator[tuple[DeltaPosition, Added]]:
-    """The rows after a mark, file by file, each with the mark before it."""
-    while (version := _version(where, begun, mark.version)) is not None:
-        parts = () if _is_skipped(where, version, mark.version, skips) else version.files
-        for number in range(mark.file, len(parts)):
-            mark = replace(mark, file=number)
-            rest = parts[number].cut(mark.row, parts[number].rows)
-            yield mark, rest
-            mark = DeltaPosition(mark.version, number + 1, 0, mark.rows + rest.rows)
-        mark = DeltaPosition(mark.version + 1, 0, 0, mark.rows)
+    """The rows after a position, file by file, each with the position before it."""
+    while (version := _version(where, begun, position.version)) is not None:
+        parts = () if _is_skipped(where, version, position.version, skips) else version.files
+        for number in range(position.file, len(parts)):
+            position = replace(position, file=number)
+            rest = parts[number].cut(position.row, parts[number].rows)
+            yield position, rest
+            position = DeltaPosition(position.version, number + 1, 0, position.rows + rest.rows)
+        position = DeltaPosition(position.version + 1, 0, 0, position.rows)
 
 
 def _version(where: TableLocation, begun: Begun, number: int) -> Version | None:
@@ -252,7 +252,7 @@ class DeltaReader(DataSourceStreamReader):
     # -- in the driver
 
     def initialOffset(self) -> Offset:
-        return _offset(self._begun().mark)
+        return _offset(self._begun().position)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """As far as the levers allow; they and not `limit` say how much an epoch reads."""
@@ -278,11 +278,11 @@ class DeltaReader(DataSourceStreamReader):
         return begun
 
     def _end(self, begin: DeltaPosition) -> DeltaPosition:
-        """The mark after the last row that there is room for."""
+        """The position after the last row that there is room for."""
         room, rows, begun = levers.read(self.place).read_limit, 0, self._begun()
-        for mark, added in ahead(self.where, begun, begin, self.skips):
+        for position, added in ahead(self.where, begun, begin, self.skips):
             if room is not None and rows + added.rows > room:
-                return replace(mark, row=mark.row + room - rows, rows=begin.rows + room)
+                return replace(position, row=position.row + room - rows, rows=begin.rows + room)
             rows += added.rows
         following = (number for number in count(begin.version) if _version(self.where, begun, number) is None)
         return DeltaPosition(next(following), 0, 0, begin.rows + rows)
@@ -373,6 +373,6 @@ def _mark(offset: Offset) -> DeltaPosition:
     return msgspec.convert(offset, DeltaPosition)
 
 
-def _offset(mark: DeltaPosition) -> Offset:
-    found: Offset = msgspec.to_builtins(mark)
+def _offset(position: DeltaPosition) -> Offset:
+    found: Offset = msgspec.to_builtins(position)
     return found

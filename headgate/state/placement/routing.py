@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from headgate.config import StateSettings
 from headgate.core.model import spread_evenly
 
-Places = tuple[int, ...]
+SliceLanes = tuple[int, ...]
 """The lane of each slice."""
 EVEN_ENOUGH = 1.1
 """Slices are spread by number unless the busiest lane then has more than this many times the mean load."""
@@ -32,7 +32,7 @@ def slice_count(most_cores: int, settings: StateSettings) -> int:
 # -- by load -----------------------------------------------------------------------------------------------------------------
 
 
-def lane_loads(loads: Sequence[float], places: Places, lanes: int) -> list[float]:
+def lane_loads(loads: Sequence[float], places: SliceLanes, lanes: int) -> list[float]:
     """The load of each lane.
 
     >>> lane_loads((1.0, 2.0, 4.0), (0, 1, 0), 2)
@@ -54,7 +54,7 @@ def imbalance(values: Sequence[float]) -> float:
     return max(values) / mean if mean > 0 else 1.0
 
 
-def best_places(loads: Sequence[float], lanes: int) -> Places:
+def best_places(loads: Sequence[float], lanes: int) -> SliceLanes:
     """Spread by number if that is even enough, else by load."""
     even = spread_evenly(len(loads), lanes)
     if imbalance(lane_loads(loads, even, lanes)) <= EVEN_ENOUGH:
@@ -63,8 +63,8 @@ def best_places(loads: Sequence[float], lanes: int) -> Places:
 
 
 def rebalance(
-    loads: Sequence[float], places: Places, lanes: int, allowed: Sequence[Sequence[int]] | None = None
-) -> Places:
+    loads: Sequence[float], places: SliceLanes, lanes: int, allowed: Sequence[Sequence[int]] | None = None
+) -> SliceLanes:
     """The lane of each slice after as few moves as needed to relieve the busiest lane.
 
     `allowed` are the lanes that each slice may have.
@@ -95,9 +95,9 @@ class _Board:
     loads: Sequence[float]
     places: list[int]
     totals: list[float]
-    choices: Sequence[Places]
+    choices: Sequence[SliceLanes]
     """The lanes that each slice may have."""
-    calm: dict[Places, int] = field(default_factory=dict)
+    calm: dict[SliceLanes, int] = field(default_factory=dict)
     """Of some lanes, the one that has least to do."""
 
     def put(self, slice_: int, lane: int) -> None:
@@ -140,7 +140,7 @@ class _Board:
     def _slices(self, lane: int) -> list[int]:
         return [slice_ for slice_, of in enumerate(self.places) if of == lane]
 
-    def _calmest(self, lanes: Places) -> int:
+    def _calmest(self, lanes: SliceLanes) -> int:
         if lanes not in self.calm:
             self.calm[lanes] = min(lanes, key=lambda lane: (self.totals[lane], lane))
         return self.calm[lanes]
@@ -189,7 +189,7 @@ def lane_hosts(
 class Routing:
     """The lane of each slice, and the host of each lane."""
 
-    lane_of: Places
+    lane_of: SliceLanes
     host_of: tuple[str, ...]
 
     def loads(self, weights: Sequence[float]) -> list[float]:

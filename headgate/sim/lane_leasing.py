@@ -1,8 +1,8 @@
-"""Places single lanes on leased hosts in the simulator, and leases a host when the utility that it adds is worth its price.
+"""Places single lanes on leased hosts, and leases a host when the utility that the host adds is worth its price.
 
-On Spark, `hosts/slots.py` decides which hosts are leased, and uses only `at_risk` and `points_gained` of this module.
-The scheduler gives lanes; those that find no room are what a new host would be for. Joins VISP's procedures (hosts/provision.py) with
-the utility of Henge: the scheduler decides who is helped, this decides what may be paid for it.
+The scheduler gives lanes; a new host is for lanes that found no room. This module joins VISP's procedures (hosts/provision.py) with
+the utility of Henge: the scheduler decides which job is helped, and this module decides what may be paid for the help. Only the
+simulator places single lanes; on Spark, `hosts/slots.py` decides which hosts are leased.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from headgate.config import Settings
 from headgate.core.hosts import HostType, OperatorKey, host_name
-from headgate.core.metrics import JobView, View, utility_of
+from headgate.core.metrics import JobView, View
 from headgate.core.sizing import needed_work
-from headgate.hosts.leases import LeasedCluster, LeaseHost, Ledger, StartLane, Step
+from headgate.hosts.leases import LeasedCluster, LeaseHost, Ledger, PlanStep, StartLane
 from headgate.hosts.provision import (
     ProvisionPlan,
     ProvisionState,
@@ -28,7 +28,7 @@ from headgate.hosts.provision import (
     lane_on_hosts,
     start_plan,
 )
-from headgate.scheduler.memory import latency_ratio
+from headgate.hosts.worth import at_risk, points_gained
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LeaseView:
 
 def step(
     state: ProvisionState, now: LeaseView, terms: Terms, settings: Settings
-) -> tuple[ProvisionState, tuple[Step, ...]]:
+) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
     """One decision: room for lanes that have none, hosts that earn their price, hosts that are not needed any more."""
     first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
     seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
@@ -61,11 +61,11 @@ def step(
 
 # -- lanes that lack room --------------------------------------------------------------------------------------------------------
 
-Wanted = tuple[OperatorKey, ...]
+WantedLanes = tuple[OperatorKey, ...]
 """One entry per lane, the most urgent first."""
 
 
-def lanes_wanted(now: LeaseView, settings: Settings) -> Wanted:
+def lanes_wanted(now: LeaseView, settings: Settings) -> WantedLanes:
     """Lanes without room, those of the worthiest jobs first."""
     missing = {name: job for name, job in now.view.jobs.items() if at_risk(job, settings)}
     lanes: list[OperatorKey] = []
@@ -76,13 +76,6 @@ def lanes_wanted(now: LeaseView, settings: Settings) -> Wanted:
                 count = max(count, lanes_needed(missing[name], operator, settings.target_busy, settings) - has)
             lanes += [(name, operator)] * count
     return tuple(lanes)
-
-
-def at_risk(job: JobView, settings: Settings) -> bool:
-    """Whether a job misses its intent, or is close to missing it; right after a change only the newest sub-window counts."""
-    if job.met is None:
-        return job.recent is not None and job.recent < job.worth
-    return not job.met or latency_ratio(job) > settings.close_to_miss
 
 
 def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -> int:
@@ -108,8 +101,8 @@ def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
 
 
 def _where_there_is_room(
-    plan: ProvisionPlan, wanted: Wanted, spare: Spare, terms: Terms
-) -> tuple[ProvisionPlan, Wanted]:
+    plan: ProvisionPlan, wanted: WantedLanes, spare: Spare, terms: Terms
+) -> tuple[ProvisionPlan, WantedLanes]:
     left: list[OperatorKey] = []
     for operator in wanted:
         # Where one lane found no room, its like need not look.
@@ -123,8 +116,8 @@ def _where_there_is_room(
 
 
 def _with_host(
-    plan: ProvisionPlan, wanted: Wanted, view: View, terms: Terms, settings: Settings
-) -> tuple[ProvisionPlan, Wanted] | None:
+    plan: ProvisionPlan, wanted: WantedLanes, view: View, terms: Terms, settings: Settings
+) -> tuple[ProvisionPlan, WantedLanes] | None:
     """The plan with one host more, filled with wanted lanes; None if none may be leased, or it would not be worth it."""
     kind = cheapest(plan.cluster.needs[wanted[0]], terms.kinds)
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
@@ -137,7 +130,7 @@ def _with_host(
     return larger, left
 
 
-def _filled(plan: ProvisionPlan, wanted: Wanted, kind: HostType) -> tuple[ProvisionPlan, Wanted]:
+def _filled(plan: ProvisionPlan, wanted: WantedLanes, kind: HostType) -> tuple[ProvisionPlan, WantedLanes]:
     name = host_name(plan.leases + 1)
     plan = plan.then(LeaseHost(name, kind))
     left: list[OperatorKey] = []
@@ -146,29 +139,3 @@ def _filled(plan: ProvisionPlan, wanted: Wanted, kind: HostType) -> tuple[Provis
         plan = plan.then(StartLane(operator, name)) if fits else plan
         left += [] if fits else [operator]
     return plan, tuple(left)
-
-
-def points_gained(
-    missing: Mapping[str, float], left: Mapping[str, float], view: View, ahead_s: float, settings: Settings
-) -> float:
-    """Utility that comes with what is no longer left of the lanes or slots that jobs miss.
-
-    A job gains what is at stake, in proportion to what it is given.
-    """
-    return sum(
-        (1 - left.get(name, 0.0) / missing[name]) * at_stake(view.jobs[name], ahead_s, settings)
-        for name in sorted(missing)
-    )
-
-
-def at_stake(job: JobView, ahead_s: float, settings: Settings) -> float:
-    """Utility that a job will miss after so long if its backlog goes on as it does."""
-    if job.span is None or job.utility is None:
-        return job.worth - job.recent if job.recent is not None else 0.0
-    first, last = job.span.first.reading.backlog, job.span.last.reading.backlog
-    rate_rows_s = job.span.arrival_rows_s()
-    if job.latency_s is None or first is None or last is None or rate_rows_s <= 0:
-        return job.worth - job.utility
-    longer_s = max(0.0, last - first) / job.span.seconds / rate_rows_s * ahead_s
-    then = utility_of(job.job, job.latency_s + longer_s, job.juice, settings)
-    return job.worth - min(job.utility, then if then is not None else job.utility)

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import msgspec
 
 from headgate.config import Settings
+from headgate.core.quantities import about
 from headgate.errors import JobFileError, NeedsSparkError
-from headgate.jobfile import JobRequest
+from headgate.jobfile import JobRequest, check_texts
 from headgate.spark.jobs.loading import LOADING, late, load
 from headgate.spark.processes.nursery import NURSERY
 from headgate.topology import Topology
@@ -57,16 +58,34 @@ class LoadAnswer:
 def build(request: JobRequest, limit_s: float | None = None) -> Topology:
     """The topology of a job file; `NeedsSparkError` if the file asks for a session and there is none yet."""
     limit_s = Settings().load_job_s if limit_s is None else limit_s
+    return _as_requested(_built(request, limit_s), request)
+
+
+def _built(request: JobRequest, limit_s: float) -> object:
     answer = _ask(LoadQuestion(request, limit_s))
     if answer.topology is not None:
-        topology = pickle.loads(answer.topology)
-        assert isinstance(topology, Topology)
-        return topology
+        return pickle.loads(answer.topology)
     if answer.trouble and not answer.wants_spark:
         raise JobFileError(answer.trouble)
     if answer.trouble and not _spark_runs():
         raise NeedsSparkError(answer.trouble)
     return _loaded_here(request, limit_s)
+
+
+def _as_requested(topology: object, request: JobRequest) -> Topology:
+    """The topology under the name and the tenant of its request, whatever the code of the job file made of them.
+
+    A subclass could compute both, and give another answer each time that they are read.
+    """
+    if type(topology) is not Topology:
+        raise JobFileError(
+            f"{request.file}: topology() returned an object of the class {type(topology).__name__}; return a headgate.Topology"
+        )
+    topology.name = request.name or topology.name
+    topology.tenant = request.tenant or topology.tenant
+    with about(request.file, JobFileError):
+        check_texts({"name": topology.name, "tenant": topology.tenant})
+    return topology
 
 
 def _loaded_here(request: JobRequest, limit_s: float) -> Topology:

@@ -15,6 +15,7 @@ from typing import Protocol
 from headgate import clock, explain
 from headgate.alerts import Alerts, Webhook
 from headgate.config import ServiceSettings, Settings
+from headgate.config.settings import names_in
 from headgate.controller import Controller
 from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import View
@@ -39,6 +40,7 @@ from headgate.server.state_changes import StateChanges, state_sentence
 from headgate.server.state_sizes import StateSizes
 from headgate.server.status import Health, Picture, Status, Tally, action_status, leases_of
 from headgate.server.tenants import Tenant, Tenants
+from headgate.spark.processes.jobloader import TenantFile
 
 CLOCK_TOLERANCE_S = 1.0
 """A last round that lies this far ahead is none of a clock that was set back."""
@@ -104,7 +106,8 @@ class Service:
         policy = policy_named(loop.policy, loop.settings, loop.user_policies)
         self.alerts = Alerts(watcher.tell, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)
-        rules = JobRules(loop.settings, loop.user_policies, self.accounts)
+        variables = TenantFile(names_in(loop.service.tenant_environment))
+        rules = JobRules(loop.settings, loop.user_policies, self.accounts, variables)
         self.jobs = ServedJobs(engine, registry, self.board, rules, self._tell, now_s)
         self._state_changes = StateChanges(self.board, self.tally)
         self._progress = StartProgress()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -343,6 +344,40 @@ def test_job_file_that_was_edited_later_cannot_move_its_job_to_another_tenant(ho
             step()
     assert of_b(house) == (1, {THEIRS})
     assert {bench.service.jobs.owner(name) for name in ("kept", "removed")} <= {"a", None}
+
+
+LOCKED = """
+import os, threading
+LOCK = threading.Lock()
+with open({log!r}, "a") as log:
+    log.write(f"{{os.getpid()}} ")
+
+def topology():
+    job = honest()
+    job.sink("held", lambda df, epoch: LOCK, "large")
+    return job
+"""
+
+
+def test_job_file_of_a_tenant_never_runs_in_the_service_although_an_operators_may(house):
+    bench = house.bench
+    log = bench.directory / "processes"
+    client = house.client(house.token("a"))
+    assert client.post("/jobs", json={"file": attack_file(house), "name": "kept"}).status_code == 201
+    file = attack_file(house, LOCKED.format(log=str(log)))
+    answer = client.post("/jobs", json={"file": file, "name": "new"})
+    assert (answer.status_code, "make this object inside the function" in answer.text) == (400, True)
+    bench.start()
+    assert "make this object inside the function" in bench.service.states()["kept"].reason
+    with pytest.raises(JobFileError):
+        bench.service.jobs.resume("kept")
+    assert str(os.getpid()) not in log.read_text().split()
+    bench.service.jobs.remove("kept")
+    with pytest.raises(JobFileError):
+        bench.service.jobs.restore("kept", None, "a")
+    assert str(os.getpid()) not in log.read_text().split()
+    bench.submit(file=file, name="of-the-operator", tenant="a")
+    assert str(os.getpid()) in log.read_text().split()
 
 
 # -- quotas

@@ -159,10 +159,12 @@ class Seen:
     share: int | None = None
     """Declared share; None: the engine has no shares."""
     raised_share: int | None = None
+    tenant: str = "default"
 
     @property
     def job(self) -> Job:
-        return Job(self.name, PLAIN, _intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape))
+        intent = _intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape)
+        return Job(self.name, PLAIN, intent, self.tenant)
 
     @property
     def allocation(self) -> JobAllocation:

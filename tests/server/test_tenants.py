@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from itertools import product
@@ -16,9 +17,11 @@ from headgate.config import ServiceSettings, Settings
 from headgate.core.alerts import AlertKind
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.errors import InputError, QuotaError
+from headgate.hosts.leases import NO_BILL
 from headgate.jobfile import read
 from headgate.server.api import PREFIX
 from headgate.server.service import Loop
+from headgate.server.status import LeasesStatus
 from headgate.server.tenants import DAY_S, Quota, Role, Tenant, tenant_from
 from tests.server.conftest import Bench
 from tests.server.fake import job_file
@@ -317,6 +320,16 @@ def test_status_has_what_each_tenant_takes(house):
     found = house.bench.service.status().tenants["a"]
     assert (found.usage.jobs, found.usage.lanes, found.usage.share, found.usage.worth) == (1, 2, 1, 35.0)
     assert (found.quota.jobs, found.weight, found.utility, found.satisfaction, found.jobs_met) == (3, 2.0, 35.0, 1.0, 1)
+
+
+def test_cost_of_a_job_that_is_gone_stays_with_its_tenant(house):
+    service = house.bench.service
+    bill = dataclasses.replace(NO_BILL, cost=5.0, cost_by_job={MINE: 4.0}, cost_by_tenant={"a": 3.0, "gone": 1.0})
+    service.board.leases = LeasesStatus((), bill, 1.0, ())
+    service.jobs.remove(MINE)
+    house.bench.submit(name=MINE, tenant="b")
+    assert {name: one.cost for name, one in service.status().tenants.items()} == {"a": 3.0, "b": 0.0, "gone": 1.0}
+    assert [one["cost"] for one in house.client(house.token("a")).get("/api/v1/tenants").json().values()] == [3.0]
 
 
 # -- fairness

@@ -30,16 +30,18 @@ from headgate.scheduler.memory import Decision
 from headgate.scheduler.policies import policy_named
 from headgate.server.board import BROKEN, KEPT_ACTIONS, StatusBoard
 from headgate.server.capping import CappedEngine
+from headgate.server.changes import Change, Changes, submitted
+from headgate.server.home import user_name
 from headgate.server.jobs import Built, JobRules, ServedJobs
 from headgate.server.lost_hosts import LostHosts
 from headgate.server.quotas import Accounts
-from headgate.server.registry import Registry
+from headgate.server.registry import Registered, Registry
 from headgate.server.removed import JOBS as JOBS_FOLDER
 from headgate.server.starting import QueuedEngine, StartProgress
 from headgate.server.state_changes import StateChanges, state_sentence
 from headgate.server.state_sizes import StateSizes
 from headgate.server.status import Health, Picture, Status, Tally, action_status, leases_of
-from headgate.server.tenants import Tenant, Tenants
+from headgate.server.tenants import Tenant, Tenants, tenant_added
 from headgate.spark.processes.jobloader import TenantFile
 
 CLOCK_TOLERANCE_S = 1.0
@@ -103,6 +105,7 @@ class Service:
             lambda name: self.tenants.get(name).quota.share,
             lambda name: self.tenants.get(name).weight,
         )
+        self.changes = Changes(home, loop.service.changes_kept, self._alert_unwritten)
         policy = policy_named(loop.policy, loop.settings, loop.user_policies)
         self.alerts = Alerts(watcher.tell, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)
@@ -127,10 +130,27 @@ class Service:
         self._clean()
         restored = self.journal.restore()
         allocation = restored.allocation if restored is not None else {}
+        tenants, jobs = self.tenants.all(), self.registry.all()
         if self.loop.tenants:
             self.tenants.put(*self.loop.tenants)
         self.jobs.prepare(built, only_these, allocation)
+        self._note_files(tenants, jobs)
         self._go_on()
+
+    def _note_files(self, tenants: Mapping[str, Tenant], jobs: Mapping[str, Registered]) -> None:
+        """Tenants and jobs that the files changed against what there was before, for the audit log."""
+        changes = [("", tenant_added(one)) for one in self.loop.tenants if tenants.get(one.name) != one]
+        now = self.registry.all()
+        for name, one in now.items():
+            if name not in jobs or jobs[name].request != one.request:
+                changes.append((name, submitted(dataclasses.asdict(one.request))))
+        changes.extend((name, "remove: no longer in the files") for name in jobs if name not in now)
+        if changes:
+            at_s, who = self.now_s(), user_name()
+            self.changes.add(*(Change(at_s, who, "files", name, what) for name, what in changes))
+
+    def _alert_unwritten(self, trouble: str) -> None:
+        self.alerts(self.now_s(), Alert(trouble, kind=AlertKind.AUDIT))
 
     def _check_journal(self) -> None:
         if self.journal.about().get(explain.CLOCK_KEY, explain.WALL_CLOCK) != explain.WALL_CLOCK:

@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from headgate import files
 from headgate.config import ServiceSettings, Settings
 from headgate.core.alerts import AlertKind
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
@@ -20,6 +21,7 @@ from headgate.errors import InputError, QuotaError
 from headgate.hosts.leases import NO_BILL
 from headgate.jobfile import read
 from headgate.server.api import PREFIX
+from headgate.server.changes import Change
 from headgate.server.service import Loop
 from headgate.server.status import LeasesStatus
 from headgate.server.tenants import DAY_S, Quota, Role, Tenant, tenant_from
@@ -201,15 +203,61 @@ def test_every_change_is_in_the_audit_log_with_who_and_from_where(house):
     client.patch(f"/jobs/{MINE}", json={"share": 2})
     client.post(f"/jobs/{MINE}/pause")
     home.post(f"/jobs/{THEIRS}/pause")
-    home.post("/api/v1/tenants", json={"name": "c"})
+    home.post("/api/v1/tenants", json={"name": "c", "lanes": 40, "worth": 500, "weight": 2})
+    file = str(job_file(house.bench.directory))
+    parameters = {"latency": "3s", "lanes": 3}
+    client.post("/jobs", json={"file": file, "name": "new", "share": 2, "parameters": parameters})
     log = home.get("/api/v1/audit").json()
     assert [(one["tenant"], one["job"], one["what"]) for one in log] == [
-        ("a", MINE, "share 2"), ("a", MINE, "pause"), ("", THEIRS, "pause"), ("", "", "tenant add c"),
+        ("a", MINE, "share 2"), ("a", MINE, "pause"), ("", THEIRS, "pause"),
+        ("", "", "tenant add c: lanes 40, worth 500, weight 2"),
+        ("a", "new", f"submit file {file}; share 2; parameters latency, lanes"),
     ]  # fmt: skip
     assert all(one["address"] == "127.0.0.1" and one["at_s"] == house.bench.now_s for one in log)
     assert log[0]["who"].startswith("a, token ")
     seen = client.get("/api/v1/audit").json()
-    assert [one["job"] for one in seen] == [MINE, MINE]
+    assert [one["job"] for one in seen] == [MINE, MINE, "new"]
+
+
+def test_what_files_change_at_the_start_is_in_the_audit_log(tmp_path: Path):
+    file, cluster = str(job_file(tmp_path)), tmp_path / "shop.toml"
+    bench = Bench(tmp_path)
+
+    def started(lanes: int, *jobs: str) -> list[tuple[str, str]]:
+        """What a start with this file adds to the log."""
+        before = len(bench.service.changes.all())
+        entries = "".join(f'[[job]]\nfile = "orders.py"\n{job}\n' for job in jobs)
+        cluster.write_text(f'[[tenant]]\nname = "a"\nlanes = {lanes}\n{entries}')
+        bench.loop = Loop(Settings(), tenants=[tenant_from(one) for one in read(cluster).tenants])
+        bench.start(cluster)
+        assert {(one.via, one.at_s) for one in bench.service.changes.all()} == {("files", bench.now_s)}
+        return [(one.job, one.what) for one in bench.service.changes.all()[before:]]
+
+    first, second = 'name = "first"', 'name = "second"\ntenant = "a"'
+    assert started(4, first, second) == [
+        ("", "tenant add a: lanes 4"),
+        ("first", f"submit file {file}; tenant default"),
+        ("second", f"submit file {file}; tenant a"),
+    ]
+    assert started(4, first, second) == []
+    assert started(5, first + "\nshare = 2") == [
+        ("", "tenant add a: lanes 5"),
+        ("first", f"submit file {file}; tenant default; share 2"),
+        ("second", "remove: no longer in the files"),
+    ]
+
+
+def test_change_that_cannot_be_written_to_the_audit_log_raises_an_alert(house, monkeypatch):
+    def full(path: Path, *parts: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "replace", full)
+        house.bench.service.changes.add(Change(1.0, "ada", "dashboard", MINE, "pause"))
+    (alert,) = [text for _, text in house.bench.notes.told if "changes.jsonl" in text]
+    assert alert.startswith("alert: ") and alert.endswith(f"service ends: ada: {MINE}: pause")
+    assert "No space left on device; make room" in alert
+    assert [one["what"] for one in house.client(HOME_TOKEN).get("/api/v1/audit").json()] == ["pause"]
 
 
 def test_refused_change_is_not_in_the_audit_log(house):

@@ -277,7 +277,7 @@ class Hand:
         return self.now_s
 
 
-def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
+def test_failed_logins_have_to_wait_valid_ones_do_not_and_codes_and_sessions_end():
     clock = Hand()
     sessions = Sessions(ServiceSettings(login_failures=3, login_link_s=100, session_h=1), TOKEN, clock)
     code = sessions.new_code(Identity("ada"))
@@ -285,10 +285,13 @@ def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
         with pytest.raises(LoginError, match="headgate ui"):
             sessions.log_in("guess")
     with pytest.raises(TooManyLoginsError, match="try again in 60 s"):
-        sessions.log_in(code)
-    clock.now_s = 61
+        sessions.log_in("guess")
     cookie, session = sessions.log_in(code)
     assert sessions.find(cookie) == session and session.identity.who == "ada"
+    assert sessions.log_in(TOKEN)[1].identity.who == "token"
+    clock.now_s = 61
+    with pytest.raises(LoginError, match="headgate ui"):
+        sessions.log_in(code)
     late = sessions.new_code(Identity("ada"))
     clock.now_s += 101
     with pytest.raises(LoginError):
@@ -302,7 +305,9 @@ def test_wrong_logins_are_refused_with_429_after_a_few(tmp_path, stage):
         codes = [
             httpx.post(f"{url}/api/v1/session", json={"secret": "x"}, trust_env=False).status_code for _ in range(6)
         ]
+        right = httpx.post(f"{url}/api/v1/session", json={"secret": TOKEN}, trust_env=False)
     assert codes == [401] * 5 + [429]
+    assert right.status_code == 200
 
 
 def test_ui_prints_a_link_that_logs_in(stage, capsys):

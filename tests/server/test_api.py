@@ -14,15 +14,20 @@ import pytest
 
 from headgate.bench.showcase import NAMED, ROUND_S, SLICE_BYTES, Show, show
 from headgate.cli import run_command
-from headgate.config import ServiceSettings
+from headgate.config import ServiceSettings, Settings, SparkSettings
 from headgate.errors import BusyError, EngineError, LoginError, TooManyLoginsError
+from headgate.jobfile import read
 from headgate.server.anatomy import edges_of, operators_of
 from headgate.server.app import app_of, listen, served
 from headgate.server.changes import Change, Changes
 from headgate.server.home import Home
 from headgate.server.page import WEB
+from headgate.server.run import Plan, run
+from headgate.server.service import Loop
 from headgate.server.sessions import Identity, Sessions
 from headgate.server.what_if import WhatIf
+from tests.server.conftest import Notes
+from tests.server.fake import FakeEngine, job_file
 
 TOKEN = "the-token"
 HOUR_S = 3600.0
@@ -315,6 +320,23 @@ def test_ui_prints_a_link_that_logs_in(stage, capsys):
     code = capsys.readouterr().out.strip().partition("#login=")[2]
     answer = httpx.post(f"{stage.url}/api/v1/session", json={"secret": code}, trust_env=False)
     assert answer.json()["who"]
+
+
+def test_line_at_the_start_has_a_link_that_logs_in_once(tmp_path):
+    codes: list[int] = []
+
+    class Reader(Notes):
+        def tell(self, at_s: float, job: str, text: str) -> None:
+            if text.startswith("dashboard: "):
+                url, _, code = text.split()[1].partition("/#login=")
+                codes.extend(
+                    httpx.post(f"{url}/api/v1/session", json={"secret": code}, trust_env=False).status_code
+                    for _ in range(2)
+                )
+
+    plan = Plan(Home(tmp_path / "home"), read(job_file(tmp_path)).jobs, Loop(Settings()), SparkSettings(), for_s=0.0)
+    run(plan, FakeEngine, Reader())
+    assert codes == [200, 401]
 
 
 def test_changes_survive_a_cut_off_line_and_stay_few(tmp_path):

@@ -157,6 +157,7 @@ def run(
             port=port,
             address=address,
             tls=tls,
+            shows_login=log is None,
             for_s=for_s,
             hosts=terms,
             host_source=source,

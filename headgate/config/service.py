@@ -75,6 +75,11 @@ class ServiceSettings:
     token_days: float = setting(
         90.0, "days", "A token of a tenant expires after this time, unless it is made for another one.", 0.001, 3650
     )
+    tenant_environment: str = setting(
+        "",
+        "names",
+        "Environment variables, separated by commas, that a job file of a tenant sees while it is loaded, beside those such as `PATH`.",
+    )
     changes_kept: int = setting(
         1000, "changes", "Changes by people that the service keeps, each with the name of the person.", 1
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -143,10 +144,23 @@ def _check_value(name: str, value: Any, rows: Mapping[str, Mapping[str, Any]]) -
     return _text(name, value, row) if isinstance(row["default"], str) else _number(name, value, row)
 
 
+def names_in(value: str) -> tuple[str, ...]:
+    """The names of a setting that holds a list of them.
+
+    >>> names_in("LAKE, SHOP")
+    ('LAKE', 'SHOP')
+    """
+    return tuple(one.strip() for one in value.split(",") if one.strip())
+
+
 def _text(name: str, value: Any, row: Mapping[str, Any]) -> str:
     """A path that is relative would be another one for each process that reads the setting."""
     if not isinstance(value, str):
         raise SettingError(f'setting "{name}" is {value!r}; it must be a text')
+    if row["unit"] == "names":
+        if not all(re.fullmatch(r"[A-Za-z_]\w*", one) for one in names_in(value)):
+            raise SettingError(f'setting "{name}" is {value!r}; it must be names separated by commas')
+        return value
     if value and not (value.startswith("/") or "://" in value):
         raise SettingError(f'setting "{name}" is {value!r}; it must be an absolute {row["unit"]}')
     if ":" in value.partition("://")[2].rpartition("@")[0]:

@@ -37,6 +37,8 @@ class AlertKind(StrEnum):
     """The jobs of a tenant keep more state than its quota."""
     JOBS_LOST = "jobs lost"
     """The list of jobs on disk was damaged."""
+    AUDIT = "audit"
+    """A change could not be written to the audit log."""
     EARLIER = "earlier"
     """An alert from the journal of an earlier version, which recorded only the sentence."""
 

@@ -195,6 +195,10 @@ class Budget:
 # -- what it came to -------------------------------------------------------------------------------------------------------------
 
 
+TenantJob = tuple[str, str]
+"""A tenant, and a job that it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rental:
     """One lease from its beginning to its end."""
@@ -206,6 +210,8 @@ class Rental:
     """None: still held."""
     use: Mapping[str, float] = field(default_factory=dict)
     """Core seconds kept for each job, or memory by the same measure where that was scarcer."""
+    use_by_tenant: Mapping[str, float] = field(default_factory=dict)
+    """The same by the tenant that had the job at that time: a later job of the same name may be another tenant's."""
 
     def btus(self, at_s: float) -> int:
         """Billing time units paid so far."""
@@ -263,9 +269,18 @@ class Ledger:
         over = tuple(one for one in self.rentals if one.until_s is not None and one.paid_until_s(at_s) <= at_s)
         return Ledger(tuple(one for one in self.rentals if one not in over)), bill(Ledger(over), at_s)
 
-    def used(self, host: str, use: Mapping[str, float]) -> Ledger:
+    def used(self, host: str, use: Mapping[TenantJob, float]) -> Ledger:
         """The ledger after adding the use of a host by each job."""
-        return self._with(host, lambda rental: dataclasses.replace(rental, use=_sum(rental.use, use)))
+        by_job: dict[str, float] = {}
+        by_tenant: dict[str, float] = {}
+        for (tenant, job), amount in use.items():
+            by_job, by_tenant = _sum(by_job, {job: amount}), _sum(by_tenant, {tenant: amount})
+
+        def added(rental: Rental) -> Rental:
+            tenants = _sum(rental.use_by_tenant, by_tenant)
+            return dataclasses.replace(rental, use=_sum(rental.use, by_job), use_by_tenant=tenants)
+
+        return self._with(host, added)
 
     def _with(self, host: str, change: Callable[[Rental], Rental]) -> Ledger:
         return Ledger(tuple(change(one) if one.host == host and one.until_s is None else one for one in self.rentals))
@@ -289,6 +304,8 @@ class Bill:
     cost: float
     cost_by_job: Mapping[str, float]
     """Cost by job, by reserved capacity; the cost of idle hosts is not attributed to a job."""
+    cost_by_tenant: Mapping[str, float] = field(default_factory=dict)
+    """The same by tenant; what a job cost stays with its tenant when the job is removed."""
 
     def plus(self, other: Bill) -> Bill:
         """Both together."""
@@ -301,6 +318,7 @@ class Bill:
             self.wasted_s + other.wasted_s,
             self.cost + other.cost,
             _sum(self.cost_by_job, other.cost_by_job),
+            _sum(self.cost_by_tenant, other.cost_by_tenant),
         )
 
     def sentence(self) -> str:
@@ -317,8 +335,10 @@ def bill(ledger: Ledger, at_s: float, late_share: float = 0.1) -> Bill:
     early = sum(rental.wasted_s(at_s) > late_share * rental.kind.btu_s for rental in over)
     paid = sum(rental.btus(at_s) for rental in ledger.rentals)
     by_job: dict[str, float] = {}
+    by_tenant: dict[str, float] = {}
     for rental in ledger.rentals:
-        by_job = _sum(by_job, _shares(rental, at_s))
+        by_job = _sum(by_job, _shares(rental.cost(at_s), rental.use))
+        by_tenant = _sum(by_tenant, _shares(rental.cost(at_s), rental.use_by_tenant))
     return Bill(
         paid_btus=paid,
         leases=len(ledger.rentals),
@@ -328,9 +348,10 @@ def bill(ledger: Ledger, at_s: float, late_share: float = 0.1) -> Bill:
         wasted_s=sum(rental.wasted_s(at_s) for rental in over),
         cost=sum(rental.cost(at_s) for rental in ledger.rentals),
         cost_by_job=by_job,
+        cost_by_tenant=by_tenant,
     )
 
 
-def _shares(rental: Rental, at_s: float) -> dict[str, float]:
-    total = sum(rental.use.values())
-    return {job: rental.cost(at_s) * use / total for job, use in rental.use.items()} if total > 0 else {}
+def _shares(cost: float, use: Mapping[str, float]) -> dict[str, float]:
+    total = sum(use.values())
+    return {name: cost * amount / total for name, amount in use.items()} if total > 0 else {}

@@ -13,10 +13,10 @@ from headgate.core.model import Action
 from headgate.core.windows import span_of
 from headgate.errors import EngineError
 from headgate.hosts import slots
-from headgate.hosts.leases import LaneStep, Ledger
+from headgate.hosts.leases import LaneStep, Ledger, TenantJob
 from headgate.hosts.provision import ProvisionState, Terms
 
-Use = Mapping[str, Mapping[str, float]]
+Use = Mapping[str, Mapping[TenantJob, float]]
 """By host, the busy seconds of each job."""
 
 
@@ -55,7 +55,7 @@ class SharedSlots:
         self.terms, self.settings = terms, settings
         self._work: dict[OperatorKey, float] = {}
         """The last measured work of each operator."""
-        self._use: dict[str, dict[str, float]] = {}
+        self._use: dict[str, dict[TenantJob, float]] = {}
 
     def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
         """Each job pays for the time that its lanes were busy on a host."""
@@ -70,8 +70,8 @@ class SharedSlots:
                 places = span.last.reading.operators[operator].hosts or ()
                 for place, busy_s in zip(places, span.busy_s(operator), strict=False):
                     if place in named:
-                        by_job = self._use.setdefault(named[place], {})
-                        by_job[job] = by_job.get(job, 0.0) + busy_s
+                        of_host, owned = self._use.setdefault(named[place], {}), (seen.job.tenant, job)
+                        of_host[owned] = of_host.get(owned, 0.0) + busy_s
 
     def take_use(self) -> Use:
         """The use of hosts by jobs since the last call."""

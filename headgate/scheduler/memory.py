@@ -151,12 +151,12 @@ class Situation:
         """Jobs that miss their intents, most urgent first."""
         return sorted((job for job in self.view.jobs.values() if job.met is False), key=self._urgency)
 
-    def _urgency(self, job: JobView) -> tuple[float, float, str]:
+    def _urgency(self, job: JobView) -> tuple[float | str, ...]:
         utility = job.utility or 0.0
         if self.settings.objective == Objective.LOWEST:
             return (utility / job.worth, -job.worth, job.job.name)
         if self.settings.objective == Objective.FAIR:
-            return (self._tenants[job.job.tenant], -job.worth, job.job.name)
+            return (self._tenants[job.job.tenant], -job.job.weight, -job.worth, job.job.name)
         return (-job.worth, utility, job.job.name)
 
     @property
@@ -242,7 +242,14 @@ class Situation:
 
     @cached_property
     def _tenants(self) -> Mapping[str, float]:
-        return weighted_satisfactions(self.view.jobs.values())
+        """Weighted satisfactions once the jobs that recover by themselves have recovered: their tenants were helped already."""
+        jobs = self.view.jobs.values()
+        return weighted_satisfactions(
+            [
+                dataclasses.replace(one, utility=one.worth) if recovers_by_itself(one, self.settings) else one
+                for one in jobs
+            ]
+        )
 
     @cached_property
     def total(self) -> float:

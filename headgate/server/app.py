@@ -30,7 +30,7 @@ from headgate.errors import (
 )
 from headgate.server.answers import json_answer, refusal
 from headgate.server.api import PREFIX, Dashboard, questions
-from headgate.server.changes import Changes, described
+from headgate.server.changes import Changes, described, submitted
 from headgate.server.gate import HEALTH, Gate, caller_of
 from headgate.server.limits import KB, BodyLimit, protocol_of
 from headgate.server.listening import Tls
@@ -73,7 +73,7 @@ def app_of(
     )
     app.state.closing = threading.Event()
     app.state.sessions = Sessions(settings, token, tenants=service.tenants)
-    changes = Changes(service.registry.path.parent, settings.changes_kept)
+    changes = service.changes
     _add_questions(app, service)
     app.include_router(tenant_routes(service, changes, settings))
     add_metrics(app, service, settings)
@@ -128,7 +128,7 @@ def _changes(service: Service, changes: Changes) -> APIRouter:
     @router.post("/jobs", summary="Submit a job")
     def submit(request: Request, table: Annotated[Any, Body()]) -> Response:
         name = service.jobs.submit(table, caller_of(request).tenant)
-        note(request, name, "submit")
+        note(request, name, submitted(table))
         return json_answer({"name": name}, 201)
 
     @router.patch("/jobs/{name}", summary="Change the intent, share or read limit of a job")
@@ -158,7 +158,7 @@ def _changes(service: Service, changes: Changes) -> APIRouter:
     @router.post("/removed/{name}/restore", summary="Continue a removed job")
     def restore(request: Request, name: str, at: str | None = None) -> Response:
         service.jobs.restore(name, at, caller_of(request).tenant)
-        note(request, name, "restore")
+        note(request, name, "restore" if at is None else f"restore {at}")
         return json_answer({"name": name})
 
     return router
@@ -191,10 +191,13 @@ def _add_refusals(app: FastAPI) -> None:
 def listen(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
     """A socket to serve on; port 0 is any free one."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"port {port} of {host} cannot be used: {reason}; leave out --port for any free one") from None
+    # Connections inherit it; without it, the body of an answer waits 40 ms for the client to acknowledge the head.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,12 @@ from typing import Any
 import msgspec
 
 from headgate import files
+from headgate.errors import InputError
 
 FILE = "changes.jsonl"
+LONGEST = 500
+"""Signs of a submit that are kept, and of a complaint."""
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Change:
     at_s: float
     who: str
     via: str
-    """`dashboard`, or `command line` for requests with a token."""
+    """`dashboard`, `command line` for requests with a token, or `files` for what `headgate run` was given."""
     job: str
     """Empty for a change of tenants and tokens."""
     what: str
@@ -38,8 +43,8 @@ class Change:
 class Changes:
     """The last changes of each tenant, oldest first. Owner: its lock; readers keep the tuple that they took."""
 
-    def __init__(self, home: Path, keep: int) -> None:
-        self._path, self._keep = home / FILE, keep
+    def __init__(self, home: Path, keep: int, complain: Callable[[str], None] = LOG.error) -> None:
+        self._path, self._keep, self._complain = home / FILE, keep, complain
         self._lock = threading.Lock()
         self._kept = _newest(_read(self._path), keep)
 
@@ -55,12 +60,18 @@ class Changes:
             one for one in self._kept if one.tenant == tenant or one.at_s >= since_s.get(one.job, float("inf"))
         )
 
-    def add(self, change: Change) -> None:
-        """Keep one more; a disk that is full must not undo what was already done."""
+    def add(self, *changes: Change) -> None:
+        """Keep more changes; a disk that is full must not undo what was already done, and is complained about."""
         with self._lock:
-            self._kept = _newest((*self._kept, change), self._keep)
-            with suppress(OSError):
+            self._kept = _newest((*self._kept, *changes), self._keep)
+            try:
                 files.replace(self._path, *map(_line, self._kept))
+            except OSError as error:
+                trouble = f"{self._path}: cannot be written: {error.strerror or error}"
+            else:
+                return
+        done = "; ".join(f"{one.who}: {f'{one.job}: ' if one.job else ''}{one.what}" for one in changes)
+        self._complain(f"{trouble}; make room, or the audit log loses this when the service ends: {done[:LONGEST]}")
 
 
 def _newest(changes: Sequence[Change], keep: int) -> tuple[Change, ...]:
@@ -82,12 +93,22 @@ def _read(path: Path) -> list[Change]:
     found = []
     try:
         lines = path.read_bytes().splitlines()
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as error:  # the next change would replace the file, and with it all that it holds
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     for line in lines:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             found.append(msgspec.json.decode(line, type=Change))
     return found
+
+
+def submitted(table: Mapping[str, Any]) -> str:
+    """A submit in a few signs: its file and what the request changes; of parameters, which may be secret, only the names."""
+    given = {name: value for name, value in table.items() if value not in (None, {}) and name != "name"}
+    if isinstance(given.get("parameters"), dict):
+        given["parameters"] = ", ".join(given["parameters"])
+    return f"submit {described(given)}"[:LONGEST]
 
 
 def described(table: Any) -> str:

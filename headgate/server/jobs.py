@@ -37,7 +37,7 @@ from headgate.server.removed import PLACE, RemovedJob
 from headgate.server.retention import Retention
 from headgate.server.starting import QueuedJob, StartQueue
 from headgate.server.status import DeclaredJob
-from headgate.spark.processes.jobloader import build
+from headgate.spark.processes.jobloader import TenantFile, build
 from headgate.spark.reasons import reason_of, trace_of
 from headgate.topology import Topology
 
@@ -57,6 +57,7 @@ class JobRules:
     settings: Settings
     user_policies: Mapping[str, IsolatedPolicy]
     accounts: Accounts
+    tenant_file: TenantFile
 
 
 class ServedJobs:
@@ -104,7 +105,7 @@ class ServedJobs:
         old = self.registry.get(name)
         same = old is not None and old.request == request
         if old is not None and same:
-            registered = dataclasses.replace(old, live=False, granted=None)
+            registered = dataclasses.replace(old, live=False, granted=None, of_tenant=False)
         else:
             kept = old is not None and old.tenant == topology.tenant
             since_s = old.since_s if old is not None and kept else self._now_s()
@@ -115,7 +116,7 @@ class ServedJobs:
 
     def _built_or_error(self, registered: Registered) -> Topology | HeadgateError:
         try:
-            return self._build(registered.request)
+            return self._build(registered)
         except HeadgateError as error:
             return error
 
@@ -193,14 +194,15 @@ class ServedJobs:
     def submit(self, table: Any, tenant: str | None = None) -> str:
         """Start one more job, for this tenant if one is given; returns its name."""
         request = _owned(request_from(table), tenant)
-        topology = self._build(request)
+        wanted = Registered(request, live=True, of_tenant=tenant is not None)
+        topology = self._build(wanted)
         name = topology.name
         with self._alone(name), self._alone(f"tenant {topology.tenant}"):
             if self.registry.get(name) is not None:
                 raise DuplicateJobError(f'there is a job "{name}" already; give this one another name with --name')
             granted = self._granted(topology)
             owned = dataclasses.replace(request, name=name, tenant=topology.tenant)
-            registered = Registered(owned, live=True, since_s=self._now_s(), granted=granted)
+            registered = dataclasses.replace(wanted, request=owned, since_s=self._now_s(), granted=granted)
             # On the list first: one that runs without being there could not be changed, and would not come back.
             self.registry.put(name, registered)
             try:
@@ -265,8 +267,9 @@ class ServedJobs:
             changes["intent"] = {**registered.intent, **table["intent"]}
         return changes, intent
 
-    def _build(self, request: JobRequest) -> Topology:
-        return build(request, self.rules.settings.load_job_s)
+    def _build(self, registered: Registered) -> Topology:
+        rules = self.rules.tenant_file if registered.of_tenant else None
+        return build(registered.request, self.rules.settings.load_job_s, rules)
 
     def _check_policy(self, name: str, intent: Intent) -> None:
         with about(f'job "{name}": intent', IntentError):
@@ -295,7 +298,7 @@ class ServedJobs:
         with self._alone(name), self._alone(f"tenant {self.owner(name)}"):
             registered = dataclasses.replace(self.registered(name, tenant), paused=False)
             if name in self.board.unstarted.now():
-                self._submit(name, registered, self._build(registered.request))
+                self._submit(name, registered, self._build(registered))
                 self.board.unstarted.drop(name)
             else:
                 self.engine.resume(name)
@@ -340,7 +343,7 @@ class ServedJobs:
             if self.registry.get(name) is not None:
                 raise DuplicateJobError(f'there is a job "{name}" already; remove it before another one is restored')
             path, record = self.retention.removed.find(name, at, tenant)
-            topology = self._build(record.request)
+            topology = self._build(record)
             with self._alone(f"tenant {topology.tenant}"):
                 self._restore(name, path, record, topology)
         self._tell(name, "restored")

@@ -11,7 +11,7 @@ from headgate.errors import QuotaError
 from headgate.server.board import StatusBoard
 from headgate.server.registry import Demand
 from headgate.server.state_sizes import SPEND_S, StateSizes
-from headgate.server.status import LeasesStatus, Status, TenantStatus, Usage
+from headgate.server.status import Status, TenantStatus, Usage
 from headgate.server.tenants import Quota, Tenant, Tenants
 
 MB = 1_000_000
@@ -95,12 +95,13 @@ class Accounts:
         return alerts
 
     def statuses(self, status: Status) -> dict[str, TenantStatus]:
-        """Every tenant that is known or has a job."""
-        names = dict.fromkeys([*self.tenants.all(), *(job.tenant for job in status.jobs.values())])
+        """Every tenant that is known, has a job, or has a part of the bill."""
+        costs = status.leases.bill.cost_by_tenant if status.leases is not None else {}
+        names = dict.fromkeys([*self.tenants.all(), *(job.tenant for job in status.jobs.values()), *costs])
         usage = self._of(self._board.declared.now())
-        return {name: self._status(name, status, usage) for name in names}
+        return {name: self._status(name, status, usage, costs.get(name, 0.0)) for name in names}
 
-    def _status(self, name: str, status: Status, usage: Mapping[str, Usage]) -> TenantStatus:
+    def _status(self, name: str, status: Status, usage: Mapping[str, Usage], cost: float) -> TenantStatus:
         tenant = self.tenants.get(name)
         jobs = {job: one for job, one in status.jobs.items() if one.tenant == name}
         judged = [one for one in jobs.values() if one.utility is not None]
@@ -111,7 +112,7 @@ class Accounts:
             weight=tenant.weight,
             utility=utility,
             satisfaction=utility / worth if worth else None,
-            cost=_cost(status.leases, jobs),
+            cost=cost,
             jobs_met=sum(one.met is True for one in jobs.values()),
         )
 
@@ -143,8 +144,3 @@ def _sentence(tenant: str, what: str, most: float, used: float, more: float) -> 
 def _sum(parts: Iterable[Usage]) -> Usage:
     found = list(parts)
     return Usage(*(sum(getattr(one, limit.name) for one in found) for limit in dataclasses.fields(Usage)))
-
-
-def _cost(leases: LeasesStatus | None, jobs: Mapping[str, object]) -> float:
-    by_job = leases.bill.cost_by_job if leases is not None else {}
-    return sum(cost for job, cost in by_job.items() if job in jobs)

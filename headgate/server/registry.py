@@ -43,6 +43,8 @@ class Registered:
     """Since when its tenant has had it: what a job of this name did before may be another tenant's."""
     granted: Demand | None = None
     """What its quotas were last checked for: its file may ask for more when it is loaded again. None: never checked."""
+    of_tenant: bool = False
+    """Whether a tenant chose its file, which is then never loaded in the service itself."""
 
     @property
     def name(self) -> str:

@@ -86,6 +86,8 @@ class Plan:
     address: str = "127.0.0.1"
     """What the API listens on; another machine reaches it only under TLS."""
     tls: Tls | None = None
+    shows_login: bool = True
+    """Whether the log has a link that logs in once; not where collectors of logs keep each line."""
     for_s: float | None = None
     """End the service after this time, in seconds; None: never."""
     hosts: Terms | None = None
@@ -229,9 +231,11 @@ def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterat
         plan.home.announced(url, certificate) as announce,
     ):
         tell(f"answers at {url}; the token is in {plan.home.token}")
-        tell(
-            f"dashboard: {url}{login_path(app.state.sessions, Identity(user_name()))} logs in once; `headgate ui` opens it"
-        )
+        if plan.shows_login:
+            link = login_path(app.state.sessions, Identity(user_name()))
+            tell(f"dashboard: {url}{link} logs in once; `headgate ui` opens it")
+        else:
+            tell(f"dashboard: {url}; `headgate ui` opens it with a link that logs in once")
         yield announce
 
 

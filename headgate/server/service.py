@@ -15,6 +15,7 @@ from typing import Protocol
 from headgate import clock, explain
 from headgate.alerts import Alerts, Webhook
 from headgate.config import ServiceSettings, Settings
+from headgate.config.settings import names_in
 from headgate.controller import Controller
 from headgate.core.alerts import Alert, AlertKind
 from headgate.core.metrics import View
@@ -28,16 +29,19 @@ from headgate.scheduler.memory import Decision
 from headgate.scheduler.policies import policy_named
 from headgate.server.board import BROKEN, KEPT_ACTIONS, StatusBoard
 from headgate.server.capping import CappedEngine
+from headgate.server.changes import Change, Changes, submitted
+from headgate.server.home import user_name
 from headgate.server.jobs import Built, JobRules, ServedJobs
 from headgate.server.lost_hosts import LostHosts
 from headgate.server.quotas import Accounts
-from headgate.server.registry import Registry
+from headgate.server.registry import Registered, Registry
 from headgate.server.removed import JOBS as JOBS_FOLDER
 from headgate.server.starting import QueuedEngine, StartProgress
 from headgate.server.state_changes import StateChanges, state_sentence
 from headgate.server.state_sizes import StateSizes
 from headgate.server.status import Health, Picture, Status, Tally, action_status, leases_of
-from headgate.server.tenants import Tenant, Tenants
+from headgate.server.tenants import Tenant, Tenants, tenant_added
+from headgate.spark.processes.jobloader import TenantFile
 from headgate.threads import in_parallel
 
 CLOCK_TOLERANCE_S = 1.0
@@ -101,10 +105,12 @@ class Service:
             lambda name: self.tenants.get(name).quota.share,
             lambda name: self.tenants.get(name).weight,
         )
+        self.changes = Changes(home, loop.service.changes_kept, self._alert_unwritten)
         policy = policy_named(loop.policy, loop.settings, loop.user_policies, in_parallel)
         self.alerts = Alerts(watcher.tell, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)
-        rules = JobRules(loop.settings, loop.user_policies, self.accounts)
+        variables = TenantFile(names_in(loop.service.tenant_environment))
+        rules = JobRules(loop.settings, loop.user_policies, self.accounts, variables)
         self.jobs = ServedJobs(engine, registry, self.board, rules, self._tell, now_s)
         self._state_changes = StateChanges(self.board, self.tally)
         self._progress = StartProgress()
@@ -124,10 +130,27 @@ class Service:
         self._clean()
         restored = self.journal.restore()
         allocation = restored.allocation if restored is not None else {}
+        tenants, jobs = self.tenants.all(), self.registry.all()
         if self.loop.tenants:
             self.tenants.put(*self.loop.tenants)
         self.jobs.prepare(built, only_these, allocation)
+        self._note_files(tenants, jobs)
         self._go_on()
+
+    def _note_files(self, tenants: Mapping[str, Tenant], jobs: Mapping[str, Registered]) -> None:
+        """Tenants and jobs that the files changed against what there was before, for the audit log."""
+        changes = [("", tenant_added(one)) for one in self.loop.tenants if tenants.get(one.name) != one]
+        now = self.registry.all()
+        for name, one in now.items():
+            if name not in jobs or jobs[name].request != one.request:
+                changes.append((name, submitted(dataclasses.asdict(one.request))))
+        changes.extend((name, "remove: no longer in the files") for name in jobs if name not in now)
+        if changes:
+            at_s, who = self.now_s(), user_name()
+            self.changes.add(*(Change(at_s, who, "files", name, what) for name, what in changes))
+
+    def _alert_unwritten(self, trouble: str) -> None:
+        self.alerts(self.now_s(), Alert(trouble, kind=AlertKind.AUDIT))
 
     def _check_journal(self) -> None:
         if self.journal.about().get(explain.CLOCK_KEY, explain.WALL_CLOCK) != explain.WALL_CLOCK:

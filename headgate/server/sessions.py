@@ -102,10 +102,10 @@ class Sessions:
 
     def log_in(self, secret: str, name: str = "", address: str = "") -> tuple[str, Session]:
         """Open a session for an unused login code or a token; returns the value of its cookie, and the session."""
-        self.failed.check(address)
         with self._lock:
             who = self._identified(secret, name)
             if who is None:
+                self.failed.check(address)
                 self.failed.add(address)
                 raise LoginError(
                     "the login code is wrong, was used before, or is too old; `headgate ui` makes a new one"

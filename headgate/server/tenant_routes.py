@@ -14,7 +14,7 @@ from headgate.server.answers import json_answer
 from headgate.server.changes import Change, Changes
 from headgate.server.gate import Caller, caller_of
 from headgate.server.service import Service
-from headgate.server.tenants import TokenRecord, tenant_from
+from headgate.server.tenants import DAY_S, TokenRecord, tenant_added, tenant_from
 from headgate.server.visible import owned_since, seen
 
 
@@ -57,7 +57,7 @@ def tenant_routes(service: Service, changes: Changes, settings: ServiceSettings)
     def add(request: Request, table: Annotated[Any, Body()]) -> Response:
         tenant = tenant_from(table)
         tenants.put(tenant)
-        note(request, f"tenant add {tenant.name}")
+        note(request, tenant_added(tenant))
         return json_answer({"name": tenant.name}, 201)
 
     @router.delete("/tenants/{tenant}", summary="Remove a tenant without jobs, and its tokens")
@@ -81,7 +81,8 @@ def tenant_routes(service: Service, changes: Changes, settings: ServiceSettings)
         secret, record = tenants.new_token(
             tenant, fields.get("role", "viewer"), settings.token_days if days is None else days, fields.get("note", "")
         )
-        note(request, f"tenant token {tenant}: {record.id}, {record.role.value}")
+        days = (record.expires_s - record.created_s) / DAY_S
+        note(request, f"tenant token {tenant}: {record.id}, {record.role.value}, {days:g} days")
         return json_answer(NewToken(secret, _status(record)), 201)
 
     @router.delete("/tenants/{tenant}/tokens/{id}", summary="Revoke a token")

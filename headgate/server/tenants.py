@@ -106,6 +106,18 @@ def tenant_from(table: Any) -> Tenant:
     return Tenant(table["name"], msgspec.convert(limits, Quota), weight)
 
 
+def tenant_added(tenant: Tenant) -> str:
+    """A new tenant, or new quotas of one, in a few signs for the audit log.
+
+    >>> tenant_added(Tenant("shop", Quota(jobs=3, worth=100.0), 2.0))
+    'tenant add shop: jobs 3, worth 100, weight 2'
+    """
+    limits = {name: getattr(tenant.quota, name) for name in LIMITS}
+    weight = {} if tenant.weight == 1.0 else {"weight": tenant.weight}
+    given = ", ".join(f"{name} {value:g}" for name, value in {**limits, **weight}.items() if value is not None)
+    return f"tenant add {tenant.name}{given and f': {given}'}"
+
+
 def _limit(value: Any, name: str) -> float | int:
     found = number(value, name, low=0)
     if name in WHOLE and found != int(found):

@@ -159,10 +159,13 @@ class Seen:
     share: int | None = None
     """Declared share; None: the engine has no shares."""
     raised_share: int | None = None
+    tenant: str = "default"
+    tenant_weight: float = 1.0
 
     @property
     def job(self) -> Job:
-        return Job(self.name, PLAIN, _intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape))
+        intent = _intent(self.intent_s, self.percentile, self.juice, self.worth, self.shape)
+        return Job(self.name, PLAIN, intent, self.tenant, self.tenant_weight)
 
     @property
     def allocation(self) -> JobAllocation:

@@ -99,6 +99,7 @@ def test_setting_that_no_kind_has_is_refused_also_among_many_kinds() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
+        ("tenant_environment", "LAKE KEY", "it must be names separated by commas"),
         ("state_dir", "state", "it must be an absolute path"),
         ("state_dir", "s3://bucket/state", "it must be an absolute path"),
         ("state_dir", 7, "it must be a text"),

@@ -192,23 +192,38 @@ def test_host_that_died_counts_as_no_failed_lease_however_long_it_takes_to_give_
     assert not [text for text in world.told if text.startswith("too many leases")]
 
 
+def on_host(world: World, *seen: Seen) -> None:
+    """One round in which all lanes of the operator `work` run on the first host."""
+    world.at_s += ROUND_S
+    now = view(world.at_s, *seen)
+    for name, job in now.jobs.items():
+        for sample in job.samples:
+            operators = dict(sample.reading.operators)
+            lanes = next(one.lanes for one in seen if one.name == name)
+            operators["work"] = dataclasses.replace(operators["work"], hosts=("leased-1",) * lanes)
+            object.__setattr__(sample.reading, "operators", operators)
+    world.landlord.look(now)
+
+
 def test_each_job_pays_for_the_time_its_lanes_were_busy():
     world = World()
     world.rounds(for_s=30)
-
-    def on_host(seen: Seen) -> None:
-        world.at_s += ROUND_S
-        now = view(world.at_s, seen, dataclasses.replace(seen, name="twin", busy=seen.busy / 3))
-        for job in now.jobs.values():
-            for sample in job.samples:
-                operators = dict(sample.reading.operators)
-                operators["work"] = dataclasses.replace(operators["work"], hosts=("leased-1",) * seen.lanes)
-                object.__setattr__(sample.reading, "operators", operators)
-        world.landlord.look(now)
-
-    on_host(FINE)
+    on_host(world, FINE, dataclasses.replace(FINE, name="twin", busy=FINE.busy / 3))
     costs = world.landlord.bill(world.at_s).cost_by_job
     assert costs == pytest.approx({"fine": 0.75, "twin": 0.25})
+
+
+def test_cost_of_a_removed_job_stays_with_its_tenant_over_a_restart_and_a_new_owner_of_the_name():
+    world = World()
+    world.rounds(for_s=30)
+    for _ in range(3):
+        on_host(world, dataclasses.replace(FINE, tenant="shop"))
+    world.rounds(for_s=60)
+    on_host(world, dataclasses.replace(FINE, tenant="ads"))
+    world.rounds(for_s=120)
+    world.start()
+    costs = world.landlord.bill(world.at_s).cost_by_tenant
+    assert costs == pytest.approx({"shop": 0.75, "ads": 0.25})
 
 
 def test_who_only_observes_leases_no_more_than_the_first():

@@ -102,10 +102,22 @@ def test_host_that_is_held_is_paid_until_the_end_of_its_btu():
 
 
 def test_cost_is_split_by_use_and_what_nobody_used_is_nobodys():
-    ledger = Ledger().leased("a", SMALL, 0).used("a", {"x": 30.0}).used("a", {"x": 30.0, "y": 20.0})
+    ledger = (
+        Ledger().leased("a", SMALL, 0).used("a", {("t", "x"): 30.0}).used("a", {("t", "x"): 30.0, ("t", "y"): 20.0})
+    )
     found = bill(ledger.leased("idle", SMALL, 0), 600)
     assert found.cost_by_job == {"x": pytest.approx(1.5), "y": pytest.approx(0.5)}
     assert found.cost == 4.0
+
+
+def test_cost_stays_with_the_tenant_that_had_the_job_when_another_tenant_takes_its_name():
+    ledger = Ledger().leased("a", SMALL, 0).used("a", {("shop", "x"): 60.0}).used("a", {("ads", "x"): 20.0})
+    settled, over = ledger.released("a", 600).settled(1200)
+    assert settled == Ledger()
+    later = settled.leased("b", SMALL, 1200).used("b", {("ads", "x"): 5.0})
+    found = over.plus(bill(later, 1800))
+    assert found.cost_by_tenant == {"shop": pytest.approx(1.5), "ads": pytest.approx(0.5 + 2.0)}
+    assert found.cost_by_job == {"x": pytest.approx(4.0)}
 
 
 def test_same_lease_twice_is_paid_once():
@@ -128,7 +140,7 @@ def test_bill_adds_up_whatever_was_leased(leases, at_s):
     ledger = Ledger()
     for number, (from_s, length_s) in enumerate(leases):
         name = f"host-{number}"
-        ledger = ledger.leased(name, SMALL, from_s).used(name, {"x": 1.0}).released(name, from_s + length_s)
+        ledger = ledger.leased(name, SMALL, from_s).used(name, {("t", "x"): 1.0}).released(name, from_s + length_s)
     found = bill(ledger, at_s)
     assert found.paid_btus == found.leases + found.renewals
     assert found.leases == found.releases + found.early_releases == len(leases)

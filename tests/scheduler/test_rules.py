@@ -191,6 +191,23 @@ def test_helps_the_most_worthy_of_those_that_miss_their_intents(seen: tuple[Seen
     assert helped(decision) == first
 
 
+FAIR = settings_from({"objective": "fair"})
+HEAVY = replace(MISSING, tenant="heavy", tenant_weight=4.0)
+LIGHT = replace(MISSING, tenant="light")
+
+
+def test_fair_objective_helps_a_heavier_tenant_first_where_no_tenant_has_anything() -> None:
+    seen = replace(LIGHT, name="a", shape="step"), replace(HEAVY, name="b", shape="step")
+    assert helped(started(*seen, settings=FAIR).see(*seen)) == "b"
+
+
+def test_fair_objective_counts_a_job_that_recovers_as_served() -> None:
+    recovers = replace(LIGHT, name="light-1", latency_s=20.0, waiting=30_000, draining_rows_s=300)
+    seen = replace(HEAVY, name="heavy-1", latency_s=0.5, busy=0.1), recovers
+    late = replace(LIGHT, name="light-2", latency_s=20.0), replace(HEAVY, name="z-heavy-2", latency_s=20.0)
+    assert helped(started(*seen, *late, settings=FAIR).see(*seen, *late)) == "z-heavy-2"
+
+
 def test_lowest_objective_helps_the_job_with_the_least_share_of_its_worth() -> None:
     seen = (Seen("a", 2.0, worth=100), Seen("b", 4.0, worth=5))
     assert helped(started(*seen).see(*seen)) == "a"

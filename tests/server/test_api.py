@@ -14,15 +14,20 @@ import pytest
 
 from headgate.bench.showcase import NAMED, ROUND_S, SLICE_BYTES, Show, show
 from headgate.cli import run_command
-from headgate.config import ServiceSettings
+from headgate.config import ServiceSettings, Settings, SparkSettings
 from headgate.errors import BusyError, EngineError, LoginError, TooManyLoginsError
+from headgate.jobfile import read
 from headgate.server.anatomy import edges_of, operators_of
 from headgate.server.app import app_of, listen, served
 from headgate.server.changes import Change, Changes
 from headgate.server.home import Home
 from headgate.server.page import WEB
+from headgate.server.run import Plan, run
+from headgate.server.service import Loop
 from headgate.server.sessions import Identity, Sessions
 from headgate.server.what_if import WhatIf
+from tests.server.conftest import Notes
+from tests.server.fake import FakeEngine, job_file
 
 TOKEN = "the-token"
 HOUR_S = 3600.0
@@ -237,8 +242,9 @@ def test_every_change_is_kept_with_its_person_and_way(stage, browser):
     kept = [
         (one["who"], one["via"], one["what"]) for one in stage.get("/cluster")["changes"] if one["job"] == "bid-floor"
     ]
-    assert kept == [("ada", "dashboard", "pause"), ("grace", "command line", "resume")]
-    assert [one.what for one in Changes(stage.home.path, 100).all("bid-floor")] == ["pause", "resume"]
+    (_, via, _), *live = kept
+    assert (via, live) == ("files", [("ada", "dashboard", "pause"), ("grace", "command line", "resume")])
+    assert [one.what for one in Changes(stage.home.path, 100).all("bid-floor")][1:] == ["pause", "resume"]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +282,7 @@ class Hand:
         return self.now_s
 
 
-def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
+def test_failed_logins_have_to_wait_valid_ones_do_not_and_codes_and_sessions_end():
     clock = Hand()
     sessions = Sessions(ServiceSettings(login_failures=3, login_link_s=100, session_h=1), TOKEN, clock)
     code = sessions.new_code(Identity("ada"))
@@ -284,10 +290,13 @@ def test_failed_logins_have_to_wait_and_codes_and_sessions_end():
         with pytest.raises(LoginError, match="headgate ui"):
             sessions.log_in("guess")
     with pytest.raises(TooManyLoginsError, match="try again in 60 s"):
-        sessions.log_in(code)
-    clock.now_s = 61
+        sessions.log_in("guess")
     cookie, session = sessions.log_in(code)
     assert sessions.find(cookie) == session and session.identity.who == "ada"
+    assert sessions.log_in(TOKEN)[1].identity.who == "token"
+    clock.now_s = 61
+    with pytest.raises(LoginError, match="headgate ui"):
+        sessions.log_in(code)
     late = sessions.new_code(Identity("ada"))
     clock.now_s += 101
     with pytest.raises(LoginError):
@@ -301,7 +310,9 @@ def test_wrong_logins_are_refused_with_429_after_a_few(tmp_path, stage):
         codes = [
             httpx.post(f"{url}/api/v1/session", json={"secret": "x"}, trust_env=False).status_code for _ in range(6)
         ]
+        right = httpx.post(f"{url}/api/v1/session", json={"secret": TOKEN}, trust_env=False)
     assert codes == [401] * 5 + [429]
+    assert right.status_code == 200
 
 
 def test_ui_prints_a_link_that_logs_in(stage, capsys):
@@ -309,6 +320,23 @@ def test_ui_prints_a_link_that_logs_in(stage, capsys):
     code = capsys.readouterr().out.strip().partition("#login=")[2]
     answer = httpx.post(f"{stage.url}/api/v1/session", json={"secret": code}, trust_env=False)
     assert answer.json()["who"]
+
+
+def test_line_at_the_start_has_a_link_that_logs_in_once(tmp_path):
+    codes: list[int] = []
+
+    class Reader(Notes):
+        def tell(self, at_s: float, job: str, text: str) -> None:
+            if text.startswith("dashboard: "):
+                url, _, code = text.split()[1].partition("/#login=")
+                codes.extend(
+                    httpx.post(f"{url}/api/v1/session", json={"secret": code}, trust_env=False).status_code
+                    for _ in range(2)
+                )
+
+    plan = Plan(Home(tmp_path / "home"), read(job_file(tmp_path)).jobs, Loop(Settings()), SparkSettings(), for_s=0.0)
+    run(plan, FakeEngine, Reader())
+    assert codes == [200, 401]
 
 
 def test_changes_survive_a_cut_off_line_and_stay_few(tmp_path):

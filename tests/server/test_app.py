@@ -243,6 +243,13 @@ def test_api_whose_thread_ended_answers_again(bench, home, monkeypatch):
     assert told == ["thread headgate-api ended (SystemExit: 3); it is started again"]
 
 
+def test_connections_send_the_body_of_an_answer_without_waiting_for_an_acknowledgement():
+    with closing(listen()) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 TOKENS = (None, "", "Bearer", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer ä")
 
 

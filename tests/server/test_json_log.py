@@ -109,6 +109,9 @@ def test_run_writes_nothing_but_objects(tmp_path: Path, monkeypatch: pytest.Monk
     assert err == "" and summary["rounds"] == log[-1]["rounds"] > 0
     assert all({"time", "level", "message"} <= line.keys() for line in log)
     assert [line["job"] for line in log if line["message"] == "runs"] == ["orders"]
+    (dashboard,) = [line["message"] for line in log if line["message"].startswith("dashboard: ")]
+    assert dashboard.endswith("; `headgate ui` opens it with a link that logs in once")
+    assert "#login=" not in out
 
 
 def test_text_is_still_what_people_get(bench: Bench) -> None:

@@ -13,9 +13,9 @@ import pytest
 from headgate.config import Settings
 from headgate.core.intents import Intent
 from headgate.errors import DuplicateJobError, EngineError, InputError, UnknownJobError
-from headgate.jobfile import JobRequest
 from headgate.server import dead_letters
 from headgate.server.dead_letters import DeadLetters
+from headgate.server.registry import Registered
 from headgate.server.removed import RemovedJobs
 from headgate.server.service import Loop
 from headgate.topology import Topology
@@ -181,9 +181,9 @@ def test_a_job_that_is_deleted_while_its_file_is_loaded_is_told(bench: Bench, mo
     bench.service.jobs.remove("orders")
     built = bench.service.jobs._build
 
-    def slowly(request: JobRequest) -> Topology:
+    def slowly(record: Registered) -> Topology:
         bench.service.jobs.retention.removed.expire(bench.now_s + 25 * HOUR_S)
-        return built(request)
+        return built(record)
 
     monkeypatch.setattr(bench.service.jobs, "_build", slowly)
     with pytest.raises(UnknownJobError, match=r'"orders" cannot be restored any more: what it kept was deleted while'):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,7 +13,7 @@ import pytest
 
 from headgate.config import ServiceSettings
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation, Outcome
-from headgate.errors import QuotaError, UnknownJobError
+from headgate.errors import JobFileError, QuotaError, UnknownJobError
 from headgate.ports import Effect, JobPhase
 from headgate.server.changes import Change, Changes
 from headgate.server.sessions import MOST_OPEN, Identity, Sessions
@@ -263,6 +265,119 @@ def test_tenant_that_changes_much_does_not_push_others_out_of_the_audit_log(tmp_
         changes.add(Change(float(at_s), "a, token 2", "command line", "y", "share 2", tenant="a"))
     assert [(one.tenant, one.at_s) for one in changes.all()] == [("b", 0.0), ("a", 6.0), ("a", 7.0), ("a", 8.0)]
     assert Changes(tmp_path, keep=3).all() == changes.all()
+
+
+# -- job files that change whose job it is
+
+SLY_CLASS = """
+class Sly(Topology):
+    tenant = property(lambda self: "b", lambda self, tenant: None)
+
+def topology():
+    job = honest()
+    job.__class__ = Sly
+    return job
+"""
+SLY_LOADER = """
+from headgate.spark.processes import jobworker
+pickled = jobworker._pickled
+
+def changed(job, directory):
+    job.name, job.tenant = {name!r}, "b"
+    return pickled(job, directory)
+
+def topology():
+    jobworker._pickled = changed
+    return honest()
+"""
+IN_THE_HOME = "../../of-another"
+
+
+def attack_file(house, attack: str = "") -> str:
+    """A job file of the tenant a; with an attack, its process sends back a job of the tenant b."""
+    path = job_file(house.bench.directory)
+    honest = path.read_text().replace("def topology(", "def honest(") + "\ndef topology():\n    return honest()\n"
+    path = path.with_name("sly.py")
+    path.write_text(honest + attack)
+    return str(path)
+
+
+def of_b(house) -> tuple[int, set[str]]:
+    """What is charged to the tenant b, and its jobs."""
+    jobs = {name for name, one in house.bench.engine.topologies.items() if one.tenant == "b"}
+    return house.bench.service.status().tenants["b"].usage.jobs, jobs
+
+
+def test_job_file_cannot_submit_a_job_of_another_tenant(house):
+    client = house.client(house.token("a"))
+    answer = client.post("/jobs", json={"file": attack_file(house, SLY_CLASS), "name": "sly"})
+    assert (answer.status_code, "an object of the class Sly; return a headgate.Topology" in answer.text) == (400, True)
+    file = attack_file(house, SLY_LOADER.format(name=THEIRS))
+    assert client.post("/jobs", json={"file": file, "name": "sly"}).status_code == 201
+    assert house.bench.service.jobs.owner("sly") == house.bench.engine.topologies["sly"].tenant == "a"
+    assert client.post("/jobs", json={"file": file}).status_code == 409
+    assert of_b(house) == (1, {THEIRS})
+
+
+def test_job_file_cannot_name_a_directory_of_another_job(house):
+    file = attack_file(house, SLY_LOADER.format(name=IN_THE_HOME))
+    answer = house.client(house.token("a")).post("/jobs", json={"file": file})
+    assert (answer.status_code, IN_THE_HOME in answer.text and "use letters" in answer.text) == (400, True)
+    assert set(house.bench.engine.topologies) == {MINE, THEIRS}
+
+
+@pytest.mark.parametrize("attack", [SLY_CLASS, SLY_LOADER.format(name=THEIRS)])
+def test_job_file_that_was_edited_later_cannot_move_its_job_to_another_tenant(house, attack):
+    bench = house.bench
+    client = house.client(house.token("a"))
+    for name in ("kept", "removed"):
+        assert client.post("/jobs", json={"file": attack_file(house), "name": name}).status_code == 201
+    bench.service.jobs.remove("removed")
+    attack_file(house, attack)
+    bench.start()
+    assert bench.service.jobs.owner("kept") == "a"
+    for step in (
+        lambda: bench.service.jobs.resume("kept", "a"),
+        lambda: bench.service.jobs.restore("removed", None, "a"),
+    ):
+        with suppress(JobFileError):
+            step()
+    assert of_b(house) == (1, {THEIRS})
+    assert {bench.service.jobs.owner(name) for name in ("kept", "removed")} <= {"a", None}
+
+
+LOCKED = """
+import os, threading
+LOCK = threading.Lock()
+with open({log!r}, "a") as log:
+    log.write(f"{{os.getpid()}} ")
+
+def topology():
+    job = honest()
+    job.sink("held", lambda df, epoch: LOCK, "large")
+    return job
+"""
+
+
+def test_job_file_of_a_tenant_never_runs_in_the_service_although_an_operators_may(house):
+    bench = house.bench
+    log = bench.directory / "processes"
+    client = house.client(house.token("a"))
+    assert client.post("/jobs", json={"file": attack_file(house), "name": "kept"}).status_code == 201
+    file = attack_file(house, LOCKED.format(log=str(log)))
+    answer = client.post("/jobs", json={"file": file, "name": "new"})
+    assert (answer.status_code, "make this object inside the function" in answer.text) == (400, True)
+    bench.start()
+    assert "make this object inside the function" in bench.service.states()["kept"].reason
+    with pytest.raises(JobFileError):
+        bench.service.jobs.resume("kept")
+    assert str(os.getpid()) not in log.read_text().split()
+    bench.service.jobs.remove("kept")
+    with pytest.raises(JobFileError):
+        bench.service.jobs.restore("kept", None, "a")
+    assert str(os.getpid()) not in log.read_text().split()
+    bench.submit(file=file, name="of-the-operator", tenant="a")
+    assert str(os.getpid()) in log.read_text().split()
 
 
 # -- quotas

@@ -2,69 +2,116 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from headgate import files
 from headgate.config import ServiceSettings, Settings
 from headgate.core.alerts import AlertKind
 from headgate.core.model import Action, ActionKind, Cause, JobAllocation
 from headgate.errors import InputError, QuotaError
+from headgate.hosts.leases import NO_BILL
 from headgate.jobfile import read
-from headgate.server.api import PREFIX
+from headgate.server.changes import Change
 from headgate.server.service import Loop
+from headgate.server.status import LeasesStatus
 from headgate.server.tenants import DAY_S, Quota, Role, Tenant, tenant_from
 from tests.server.conftest import Bench
 from tests.server.fake import job_file
-from tests.server.tenancy import HOME_TOKEN, MINE, THEIRS, answering
+from tests.server.tenancy import HOME_TOKEN, MINE, THEIRS, House, answering
 
 STREAM = "/api/v1/events"
 """Says only that there is something new to ask for, and never ends."""
 BODIES: dict[str, Any] = {"PATCH": {"share": 9}, "POST": {"role": "operator"}}
+PAUSED, REMOVED = "secret-paused", "secret-removed"
+THEIR_JOBS = [THEIRS, PAUSED, REMOVED]
 
 
 # -- isolation
 
 
-def attempts(app: FastAPI) -> set[tuple[str, str]]:
+def routes(app: FastAPI) -> set[tuple[str, str]]:
     """Method and path of every route: those of OpenAPI, so that a new one is among them, and those of the command line."""
     documented = {(method.upper(), path) for path, one in app.openapi()["paths"].items() for method in one}
-    short = {(method, path.removeprefix(PREFIX)) for method, path in documented}
     own = {(method, one.path) for one in app.routes if isinstance(one, APIRoute) for method in one.methods or ()}
-    return {(method, path) for method, path in documented | short | own if "path:path" not in path and path != STREAM}
+    return {(method, path) for method, path in documented | own if "path:path" not in path and path != STREAM}
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """A request that names what belongs to the tenant b."""
+
+    role: Role
+    way: str
+    method: str
+    place: str
+    body: str
+
+
+def attempts(house: House, role: Role, way: str) -> Iterator[Attempt]:
+    """Every route about a job, a removed job or a token, once for each of b; and submits into b."""
+    tokens = [one.id for one in house.bench.service.tenants.tokens("b")]
+    for method, path in sorted(routes(house.app)):
+        ids = tokens if "{id}" in path else [""]
+        names = THEIR_JOBS if "{name}" in path else [""]
+        for name, id_ in product(names, ids):
+            place = path.replace("{name}", name).replace("{tenant}", "b").replace("{id}", id_)
+            if place != path:
+                yield Attempt(role, way, method, place, json.dumps(BODIES.get(method)))
+        if method == "POST" and path.endswith("/jobs") and role is not Role.VIEWER:  # which submits no job at all
+            file = str(job_file(house.bench.directory))
+            for name, tenant in (("new", "b"), (THEIRS, "b"), (THEIRS, None), (PAUSED, None)):
+                yield Attempt(role, way, method, path, json.dumps({"file": file, "name": name, "tenant": tenant}))
+
+
+def belongings(house: House) -> object:
+    """All that the tenant b has."""
+    service, tenants = house.bench.service, house.bench.service.tenants
+    jobs = {name: one for name, one in service.registry.all().items() if one.tenant == "b"}
+    return jobs, tenants.tokens("b"), tenants.get("b"), service.jobs.removed("b"), dict(house.bench.engine.states())
+
+
+def ways(house: House, role: Role) -> dict[str, httpx.Client]:
+    token = house.token("a", role.value)
+    return {"token": house.client(token), "browser": house.browser(token)}
 
 
 def test_200_attempts_of_one_tenant_on_another_are_refused(house):
-    service = house.bench.service
-    theirs = service.tenants.new_token("b", "viewer", 1)[1].id
-    before = (service.registry.all()[THEIRS], service.tenants.tokens("b"), house.bench.engine.states()[THEIRS])
-    count = 0
+    bench = house.bench
+    for name in (PAUSED, REMOVED):
+        bench.submit(name=name, tenant="b")
+    bench.service.jobs.pause(PAUSED)
+    bench.service.jobs.remove(REMOVED)
     for role in Role:
-        token = house.token("a", role.value)
-        for client, (method, path) in product((house.client(token), house.browser(token)), sorted(attempts(house.app))):
-            if (method, path.removeprefix(PREFIX)) == ("DELETE", "/session"):
-                continue  # ends the session of this very browser
-            place = re.sub(r"\{name\}", THEIRS, path).replace("{tenant}", "b").replace("{id}", theirs)
-            body = (
-                {"file": str(job_file(house.bench.directory)), "tenant": "b"}
-                if path.endswith("/jobs")
-                else BODIES.get(method)
-            )
-            answer = client.request(method, place, json=body)
-            if place != path:
-                assert answer.status_code in (403, 404, 405), (role, method, place, answer.text)
-            else:
-                assert THEIRS not in answer.text, (role, method, place)
-            count += 1
-    assert count >= 200
-    assert (service.registry.all()[THEIRS], service.tenants.tokens("b"), house.bench.engine.states()[THEIRS]) == before
-    assert set(house.bench.engine.states()) == {MINE, THEIRS}
+        house.token("b", role.value)
+    before, refused = belongings(house), set()
+    for role in Role:
+        for way, client in ways(house, role).items():
+            for one in attempts(house, role, way):
+                answer = client.request(one.method, one.place, json=json.loads(one.body))
+                codes = (400, 403, 409) if one.place.endswith("/jobs") else (403, 404)
+                assert answer.status_code in codes, (one, answer.text)
+                refused.add(one)
+            assert belongings(house) == before, (role, way)
+    assert len(refused) >= 200
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_no_answer_to_a_tenant_names_what_another_tenant_has(house, role):
+    asked = [(method, path) for method, path in sorted(routes(house.app)) if "{" not in path and method == "GET"]
+    assert len(asked) >= 5
+    for client, (method, path) in product(ways(house, role).values(), asked):
+        assert THEIRS not in client.request(method, path).text, (method, path)
 
 
 def test_removed_job_of_another_tenant_is_neither_listed_nor_restored(house):
@@ -198,15 +245,67 @@ def test_every_change_is_in_the_audit_log_with_who_and_from_where(house):
     client.patch(f"/jobs/{MINE}", json={"share": 2})
     client.post(f"/jobs/{MINE}/pause")
     home.post(f"/jobs/{THEIRS}/pause")
-    home.post("/api/v1/tenants", json={"name": "c"})
+    home.post("/api/v1/tenants", json={"name": "c", "lanes": 40, "worth": 500, "weight": 2})
+    file = str(job_file(house.bench.directory))
+    parameters = {"latency": "3s", "lanes": 3}
+    client.post("/jobs", json={"file": file, "name": "new", "share": 2, "parameters": parameters})
     log = home.get("/api/v1/audit").json()
     assert [(one["tenant"], one["job"], one["what"]) for one in log] == [
-        ("a", MINE, "share 2"), ("a", MINE, "pause"), ("", THEIRS, "pause"), ("", "", "tenant add c"),
+        ("a", MINE, "share 2"), ("a", MINE, "pause"), ("", THEIRS, "pause"),
+        ("", "", "tenant add c: lanes 40, worth 500, weight 2"),
+        ("a", "new", f"submit file {file}; share 2; parameters latency, lanes"),
     ]  # fmt: skip
     assert all(one["address"] == "127.0.0.1" and one["at_s"] == house.bench.now_s for one in log)
     assert log[0]["who"].startswith("a, token ")
     seen = client.get("/api/v1/audit").json()
-    assert [one["job"] for one in seen] == [MINE, MINE]
+    assert [one["job"] for one in seen] == [MINE, MINE, "new"]
+
+
+def test_what_files_change_at_the_start_is_in_the_audit_log(tmp_path: Path):
+    file, cluster = str(job_file(tmp_path)), tmp_path / "shop.toml"
+    bench = Bench(tmp_path)
+
+    def started(lanes: int, *jobs: str) -> list[tuple[str, str]]:
+        """What a start with this file adds to the log."""
+        before = len(bench.service.changes.all())
+        entries = "".join(f'[[job]]\nfile = "orders.py"\n{job}\n' for job in jobs)
+        cluster.write_text(f'[[tenant]]\nname = "a"\nlanes = {lanes}\n{entries}')
+        bench.loop = Loop(Settings(), tenants=[tenant_from(one) for one in read(cluster).tenants])
+        bench.start(cluster)
+        assert {(one.via, one.at_s) for one in bench.service.changes.all()} == {("files", bench.now_s)}
+        return [(one.job, one.what) for one in bench.service.changes.all()[before:]]
+
+    first, second = 'name = "first"', 'name = "second"\ntenant = "a"'
+    assert started(4, first, second) == [
+        ("", "tenant add a: lanes 4"),
+        ("first", f"submit file {file}; tenant default"),
+        ("second", f"submit file {file}; tenant a"),
+    ]
+    assert started(4, first, second) == []
+    assert started(5, first + "\nshare = 2") == [
+        ("", "tenant add a: lanes 5"),
+        ("first", f"submit file {file}; tenant default; share 2"),
+        ("second", "remove: no longer in the files"),
+    ]
+
+
+def test_audit_log_that_cannot_be_read_is_not_replaced(tmp_path: Path):
+    (tmp_path / "changes.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"changes.jsonl: cannot be read"):
+        Bench(tmp_path)
+
+
+def test_change_that_cannot_be_written_to_the_audit_log_raises_an_alert(house, monkeypatch):
+    def full(path: Path, *parts: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "replace", full)
+        house.bench.service.changes.add(Change(1.0, "ada", "dashboard", MINE, "pause"))
+    (alert,) = [text for _, text in house.bench.notes.told if "changes.jsonl" in text]
+    assert alert.startswith("alert: ") and alert.endswith(f"service ends: ada: {MINE}: pause")
+    assert "No space left on device; make room" in alert
+    assert [one["what"] for one in house.client(HOME_TOKEN).get("/api/v1/audit").json()] == ["pause"]
 
 
 def test_refused_change_is_not_in_the_audit_log(house):
@@ -317,6 +416,16 @@ def test_status_has_what_each_tenant_takes(house):
     found = house.bench.service.status().tenants["a"]
     assert (found.usage.jobs, found.usage.lanes, found.usage.share, found.usage.worth) == (1, 2, 1, 35.0)
     assert (found.quota.jobs, found.weight, found.utility, found.satisfaction, found.jobs_met) == (3, 2.0, 35.0, 1.0, 1)
+
+
+def test_cost_of_a_job_that_is_gone_stays_with_its_tenant(house):
+    service = house.bench.service
+    bill = dataclasses.replace(NO_BILL, cost=5.0, cost_by_job={MINE: 4.0}, cost_by_tenant={"a": 3.0, "gone": 1.0})
+    service.board.leases = LeasesStatus((), bill, 1.0, ())
+    service.jobs.remove(MINE)
+    house.bench.submit(name=MINE, tenant="b")
+    assert {name: one.cost for name, one in service.status().tenants.items()} == {"a": 3.0, "b": 0.0, "gone": 1.0}
+    assert [one["cost"] for one in house.client(house.token("a")).get("/api/v1/tenants").json().values()] == [3.0]
 
 
 # -- fairness

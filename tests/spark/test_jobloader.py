@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from headgate.errors import JobFileError, NeedsSparkError
 from headgate.jobfile import JobRequest
 from headgate.spark.processes import jobloader
-from headgate.spark.processes.jobloader import LoadAnswer, build
+from headgate.spark.processes.jobloader import LoadAnswer, TenantFile, build
 from headgate.spark.processes.nursery import NURSERY
 
 from .builders import written
@@ -153,6 +153,45 @@ def test_secrets_of_the_service_stay_with_it(orders, monkeypatch):
     seen = "import tiers, os\nassert 'secret' not in os.environ.values() and 'REDIS_URL' in os.environ, os.environ"
     assert build(changed(orders, "import tiers", seen)).name == "orders"
     NURSERY.close()
+
+
+HARMLESS = ("HOME", "LC_TIME", "PYTHONHASHSEED")
+
+
+def test_file_of_a_tenant_sees_only_harmless_variables_and_those_that_a_setting_names(orders, tmp_path, monkeypatch):
+    secrets = {name: f"secret-{name}" for name in ("LAKE_KEY", "OTEL_EXPORTER_OTLP_HEADERS", "AWS_SECRET_ACCESS_KEY")}
+    for name, value in {**secrets, "HEADGATE_TOKEN": "secret-token", "REDIS_URL": "here", "LC_TIME": "C"}.items():
+        monkeypatch.setenv(name, value)
+    NURSERY.close()
+    seen = tmp_path / "seen"
+    look = f"open({str(seen)!r}, 'w').write(repr(dict(os.environ)) + open('/proc/self/environ').read())"
+    request = changed(orders, "import tiers", f"import tiers, os\n{look}")
+    build(request, None, TenantFile(("REDIS_URL", "HEADGATE_TOKEN")))
+    text = seen.read_text()
+    assert "secret-" not in text and "REDIS_URL" in text and all(name in text for name in HARMLESS)
+    build(request)
+    text = seen.read_text()
+    assert all(value in text for value in secrets.values()) and "secret-token" not in text
+    NURSERY.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("return BEST", "return LOCK", "refer to an object that cannot be sent to another process, such as a lock"),
+        (
+            "BEST =",
+            "from pyspark.sql.functions import col\nBEST = col('a') and",
+            "loaded without a Spark session: move",
+        ),
+    ],
+)
+def test_file_of_a_tenant_is_never_loaded_in_the_service(orders, tmp_path, monkeypatch, old, new, sentence):
+    monkeypatch.setattr(jobloader, "_loaded_here", lambda request, limit_s: pytest.fail("loaded in the service"))
+    monkeypatch.setattr(jobloader, "_spark_runs", lambda: True)
+    (tmp_path / "tiers.py").write_text(f"import threading\nLOCK = threading.Lock()\n{TIERS.replace(old, new)}")
+    with pytest.raises(JobFileError, match=sentence):
+        build(JobRequest(str(orders)), None, TenantFile())
 
 
 def test_module_beside_the_file_must_be_imported_where_it_travels_from(orders):

@@ -17,7 +17,17 @@ from headgate.core.hosts import OperatorKey
 from headgate.core.latency import Latency
 from headgate.core.model import OUTSIDE, HostReading, JobAllocation, JobReading, OperatorReading
 from headgate.errors import ScenarioError
-from headgate.hosts.leases import LaneStep, LeasedCluster, LeaseHost, MoveLane, Need, StartLane, StopLane, check_needs
+from headgate.hosts.leases import (
+    LaneStep,
+    LeasedCluster,
+    LeaseHost,
+    MoveLane,
+    Need,
+    StartLane,
+    StopLane,
+    TenantJob,
+    check_needs,
+)
 from headgate.hosts.provision import OperatorDemand, Terms, best_host, lanes_on_hosts
 from headgate.sim import constants
 from headgate.sim.engine import NOISE_S, SimulatedEngine
@@ -82,7 +92,7 @@ class LeasedEngine(SimulatedEngine):
         """Lanes that were asked for and have no room."""
         self.counts: Counter[type[LaneStep]] = Counter()
         """Steps that were carried out, by kind."""
-        self._use: dict[str, dict[str, float]] = {}
+        self._use: dict[str, dict[TenantJob, float]] = {}
         self._flows: dict[OperatorKey, _Flow] = {}
         self._lanes: list[_LeasedLane] = []
         self._arrived: dict[OperatorKey, float] = {}
@@ -134,7 +144,7 @@ class LeasedEngine(SimulatedEngine):
             for (key, flow), chance in zip(self._flows.items(), chances, strict=True)
         }
 
-    def take_use(self) -> dict[str, dict[str, float]]:
+    def take_use(self) -> dict[str, dict[TenantJob, float]]:
         """By host, core seconds that were kept for each job since this was last asked."""
         use, self._use = self._use, {}
         return use
@@ -343,8 +353,8 @@ class LeasedEngine(SimulatedEngine):
             if lane.host in hosts:
                 kind, need, job = hosts[lane.host].kind, self._flows[lane.operator].spec, lane.operator[0]
                 part = max(need.cores / kind.cores, need.memory_mb / kind.memory_mb)
-                by_job = self._use.setdefault(lane.host, {})
-                by_job[job] = by_job.get(job, 0.0) + part * kind.cores * NOISE_S
+                of_host, owned = self._use.setdefault(lane.host, {}), (self._jobs[job].tenant, job)
+                of_host[owned] = of_host.get(owned, 0.0) + part * kind.cores * NOISE_S
 
     # -- readings
 

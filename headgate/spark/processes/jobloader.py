@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import msgspec
 
 from headgate.config import Settings
+from headgate.core.quantities import about
 from headgate.errors import JobFileError, NeedsSparkError
-from headgate.jobfile import JobRequest
+from headgate.jobfile import JobRequest, check_texts
 from headgate.spark.jobs.loading import LOADING, late, load
-from headgate.spark.processes.nursery import NURSERY
+from headgate.spark.processes.nursery import NURSERY, further_variables
 from headgate.topology import Topology
 
 START_S = 60.0
@@ -40,6 +41,8 @@ class LoadQuestion:
 
     request: JobRequest
     limit_s: float
+    environment: dict[str, str]
+    """Variables beside those of the nursery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +57,63 @@ class LoadAnswer:
     wants_spark: bool = False
 
 
-def build(request: JobRequest, limit_s: float | None = None) -> Topology:
-    """The topology of a job file; `NeedsSparkError` if the file asks for a session and there is none yet."""
+@dataclass(frozen=True, slots=True)
+class TenantFile:
+    """How the job file of a tenant is loaded: never in the service itself, and with few environment variables."""
+
+    variables: tuple[str, ...] = ()
+    """Variables beside those that are harmless."""
+
+
+def build(request: JobRequest, limit_s: float | None = None, rules: TenantFile | None = None) -> Topology:
+    """The topology of a job file, of the operator or by the rules for tenants.
+
+    Raises `NeedsSparkError` if the file asks for a session and there is none yet.
+    """
     limit_s = Settings().load_job_s if limit_s is None else limit_s
-    answer = _ask(LoadQuestion(request, limit_s))
+    return _as_requested(_built(request, limit_s, rules), request)
+
+
+def _built(request: JobRequest, limit_s: float, rules: TenantFile | None) -> object:
+    environment = further_variables(None if rules is None else rules.variables)
+    answer = _ask(LoadQuestion(request, limit_s, environment))
     if answer.topology is not None:
-        topology = pickle.loads(answer.topology)
-        assert isinstance(topology, Topology)
-        return topology
+        return pickle.loads(answer.topology)
     if answer.trouble and not answer.wants_spark:
         raise JobFileError(answer.trouble)
+    if rules is not None:
+        raise JobFileError(_not_for_tenants(request, answer))
     if answer.trouble and not _spark_runs():
         raise NeedsSparkError(answer.trouble)
     return _loaded_here(request, limit_s)
+
+
+def _not_for_tenants(request: JobRequest, answer: LoadAnswer) -> str:
+    """Why the file of a tenant is refused that the service itself would have to load."""
+    if answer.trouble:
+        return (
+            f"{answer.trouble}; a tenant's file is loaded without a Spark session: move what needs one into a function"
+        )
+    return (
+        f"{request.file}: its functions refer to an object that cannot be sent to another process, such as a lock or an open"
+        " connection; make this object inside the function"
+    )
+
+
+def _as_requested(topology: object, request: JobRequest) -> Topology:
+    """The topology under the name and the tenant of its request, whatever the code of the job file made of them.
+
+    A subclass could compute both, and give another answer each time that they are read.
+    """
+    if type(topology) is not Topology:
+        raise JobFileError(
+            f"{request.file}: topology() returned an object of the class {type(topology).__name__}; return a headgate.Topology"
+        )
+    topology.name = request.name or topology.name
+    topology.tenant = request.tenant or topology.tenant
+    with about(request.file, JobFileError):
+        check_texts({"name": topology.name, "tenant": topology.tenant})
+    return topology
 
 
 def _loaded_here(request: JobRequest, limit_s: float) -> Topology:

@@ -35,6 +35,7 @@ def serve(connection: socket.socket, output: int) -> None:
         connection.sendall(LENGTH.pack(os.getpid()))
         question = msgspec.msgpack.decode(received(connection), type=LoadQuestion)
         signal.alarm(math.ceil(question.limit_s) + GRACE_S)
+        os.environ.update(question.environment)
         answer = msgspec.msgpack.encode(_answer(question))
         sys.stdout.flush()
         sys.stderr.flush()

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,12 @@ from headgate.spark.processes.launcher import ADDRESS
 
 SECRET = re.compile(r"_?(HEADGATE|PYSPARK|SPARK|PY4J)\w*(SECRET|TOKEN|PASSWORD|AUTH)\w*", re.IGNORECASE)
 """Variables of the service's own that a job file has no business with."""
+HARMLESS = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TERM|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|JAVA_HOME|PYTHON[A-Z0-9]*"
+    r"|PYSPARK_PYTHON|PYSPARK_DRIVER_PYTHON|SPARK_HOME|SPARK_CONF_DIR|SPARK_LOCAL_\w+|HADOOP_HOME|HADOOP_CONF_DIR"
+    r"|SSL_CERT_FILE|SSL_CERT_DIR|(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|ARROW_\w+"
+)
+"""Variables that the nursery starts with, and with it every job file: they name places and habits, never secrets."""
 LAUNCHER = "python"
 
 
@@ -64,7 +71,7 @@ class Nursery:
         mine, theirs = socket.socketpair()
         self._name = self._name or f"headgate-{secrets.token_hex(16)}"
         places = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))))
-        kept = {name: value for name, value in os.environ.items() if name != ADDRESS and SECRET.fullmatch(name) is None}
+        kept = {name: value for name, value in os.environ.items() if HARMLESS.fullmatch(name)}
         # The listener stays with the nursery alone: while there is none, launchers are refused at once and start Python.
         with theirs, _listening(self._name) as listener:
             given = (theirs.fileno(), listener.fileno())
@@ -93,6 +100,18 @@ def _listening(name: str) -> socket.socket:
     listener.bind("\0" + name)
     listener.listen()
     return listener
+
+
+def further_variables(named: Collection[str] | None) -> dict[str, str]:
+    """What a job file has in its environment beside the harmless variables: those named, or all but secrets of the service."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != ADDRESS
+        and not HARMLESS.fullmatch(name)
+        and not SECRET.fullmatch(name)
+        and (named is None or name in named)
+    }
 
 
 NURSERY = Nursery()

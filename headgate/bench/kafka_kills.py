@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -125,6 +125,7 @@ class Kills:
     driver: Driver
     chance: random.Random
     longest_wait_s: float
+    victims: Sequence[Victim] = tuple(Victim)
     written: int = 0
     killed: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
@@ -138,7 +139,7 @@ class Kills:
             self._write()
             before = self.driver.done
             time.sleep(self.chance.random() * self.longest_wait_s)
-            self._kill(self.chance.choice(list(Victim)))
+            self._kill(self.chance.choice(self.victims))
             self._await(lambda before=before: self.driver.done > before)  # type: ignore[misc]
         self._await(lambda: self.driver.done >= self.written)
         self.driver.kill()
@@ -238,13 +239,15 @@ def _values(servers: str, topic: str) -> list[bytes] | None:
     return values if len(ended) == len(numbers) else None
 
 
-def run_kills(place: Path, kills: int, seed: int, on_spark: bool) -> KillOutcome:
+def run_kills(
+    place: Path, kills: int, seed: int, on_spark: bool, victims: Sequence[Victim] = tuple(Victim)
+) -> KillOutcome:
     """So many random kills; the same seed has the same victims and waits."""
     with weed_broker(place / "broker") as broker:
         module, wait_s = ("kafka_job", LONGEST_WAIT_S) if on_spark else ("kafka_writer", SHORT_WAIT_S)
         command = [sys.executable, "-m", f"headgate.bench.{module}", str(place / "home"), broker.address]
         driver = Driver(command, place / "driver.log")
         try:
-            return Kills(broker, driver, random.Random(seed), wait_s).run(kills)
+            return Kills(broker, driver, random.Random(seed), wait_s, victims).run(kills)
         finally:
             driver.kill()

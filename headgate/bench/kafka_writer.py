@@ -55,15 +55,17 @@ def main(place: Path, servers: str) -> None:
     reader = _reader(place / "source", servers)
     sink = sinks.kafka(OUT, servers=servers, delivery="read-back", options=PATIENT)
     writing = Writing(begin_start(place), patience, "out")
-    before = _read(place / COMMITTED)
+    before, looked = _read(place / COMMITTED), 0
     while True:
         epoch = _next(place, reader, before)
         if epoch is None:
             time.sleep(IDLE_S)
             continue
-        turn = Turn(f"{writing.start.life}/out", writing, epoch.number)
-        while not _in_lane(reader, sink, epoch, turn):
+        # As the sink on Spark: only the first epoch of a process looks for all notes, and an epoch that is tried again looks as before.
+        turn = Turn(f"{writing.start.life}/out", writing, epoch.number, looked)
+        while (found := _in_lane(reader, sink, epoch, turn)) is None:
             time.sleep(AGAIN_S)
+        looked = found
         files.replace(place / COMMITTED, msgspec.json.encode(epoch))
         before = epoch
         print(epoch.rows, flush=True)
@@ -104,19 +106,24 @@ def _read(path: Path) -> EpochRange | None:
     return msgspec.json.decode(path.read_bytes(), type=EpochRange) if path.exists() else None
 
 
-def _in_lane(reader: KafkaReader, sink: Any, epoch: EpochRange, turn: Turn) -> bool:
-    """Reads and writes an epoch in a process of its own; whether it got to its end."""
+def _in_lane(reader: KafkaReader, sink: Any, epoch: EpochRange, turn: Turn) -> int | None:
+    """Reads and writes an epoch in a process of its own; up to where that looked for notes, None if it did not get to its end."""
+    told, tell = os.pipe()
     child = os.fork()
     if not child:
         status = 1
         try:
-            list(send_rest(sink, turn, _messages(reader, epoch)))
+            (done,) = send_rest(sink, turn, _messages(reader, epoch))
+            os.write(tell, str(done.column("looked")[0].as_py()).encode())
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    return os.waitpid(child, 0)[1] == 0
+    os.close(tell)
+    with os.fdopen(told) as answer:
+        looked = answer.read()
+    return int(looked) if os.waitpid(child, 0)[1] == 0 else None
 
 
 def _messages(reader: KafkaReader, epoch: EpochRange) -> Iterator[pa.RecordBatch]:

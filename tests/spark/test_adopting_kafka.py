@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -30,38 +28,9 @@ from headgate.spark.sources.levers import Levers
 from tests.kafka import Epochs, new_topic, read_all, write
 
 from .conftest import Until
+from .old_kafka import Offsets, compact, old_checkpoint
 
 PATIENCE = Patience(kafka=KafkaPatience(answer_s=20.0, look_s=20.0, discovery_s=0.0))
-Offsets = Mapping[str, Mapping[str, int]]
-CONF = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
-    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2",
-    "spark.sql.streaming.multipleWatermarkPolicy": "min",
-    "spark.sql.streaming.aggregation.stateFormatVersion": "2",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.streaming.join.stateFormatVersion": "2",
-    "spark.sql.streaming.stateStore.compression.codec": "lz4",
-}
-
-
-def compact(table: Any) -> str:
-    return json.dumps(table, separators=(",", ":"))
-
-
-def old_checkpoint(place: Path, begun: Offsets, ends: list[Offsets], is_committed: bool = True) -> Path:
-    """As Spark 4 with its Kafka connector writes it."""
-    for folder in ("offsets", "commits", "sources/0"):
-        (place / folder).mkdir(parents=True)
-    (place / "metadata").write_text(compact({"id": str(uuid4())}))
-    (place / "sources/0/0").write_bytes(b"\0v1\n" + compact(begun).encode())
-    settings = compact({"batchWatermarkMs": 0, "batchTimestampMs": 1764000000000, "conf": CONF})
-    for batch, end in enumerate(ends):
-        (place / "offsets" / str(batch)).write_text(f"v1\n{settings}\n{compact(end)}")
-        if is_committed or batch < len(ends) - 1:
-            (place / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
-    for path in place.glob("offsets/*"):
-        os.utime(path, (1_000_000_000,) * 2)
-    return place
 
 
 # -- options

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
-from headgate.bench.brokers import WeedBroker, weed_broker
+from headgate.bench.brokers import weed_broker
 from headgate.bench.kafka_job import IN, OUT
 from headgate.errors import EngineError
 from headgate.spark.sinks.kafka import EPOCHS
@@ -36,6 +37,16 @@ PROGRESS_S = 600.0
 STUCK_S = 120.0
 """Time without progress after which the gateway is started again: sometimes it serves no reader."""
 POLL_S = 0.05
+
+
+class Broker(Protocol):
+    """What the job reads and writes."""
+
+    @property
+    def address(self) -> str: ...
+
+    def restart_gateway(self) -> None:
+        """Clients lose their connections; the rows stay."""
 
 
 class Victim(StrEnum):
@@ -121,7 +132,7 @@ def _session_of(process: psutil.Process) -> int | None:
 class Kills:
     """One run. Owner: the thread that runs it."""
 
-    broker: WeedBroker
+    broker: Broker
     driver: Driver
     chance: random.Random
     longest_wait_s: float
@@ -132,8 +143,8 @@ class Kills:
 
     def run(self, kills: int) -> KillOutcome:
         begun_s = time.monotonic()
+        self._write()  # before the start, so that the job finds the topic at once
         self.driver.start()
-        self._write()
         self._await(lambda: self.driver.done > 0)
         for _ in range(kills):
             self._write()
@@ -244,10 +255,15 @@ def run_kills(
 ) -> KillOutcome:
     """So many random kills; the same seed has the same victims and waits."""
     with weed_broker(place / "broker") as broker:
-        module, wait_s = ("kafka_job", LONGEST_WAIT_S) if on_spark else ("kafka_writer", SHORT_WAIT_S)
-        command = [sys.executable, "-m", f"headgate.bench.{module}", str(place / "home"), broker.address]
-        driver = Driver(command, place / "driver.log")
+        driver = driver_of(place, "kafka_job" if on_spark else "kafka_writer", broker.address)
+        wait_s = LONGEST_WAIT_S if on_spark else SHORT_WAIT_S
         try:
             return Kills(broker, driver, random.Random(seed), wait_s, victims).run(kills)
         finally:
             driver.kill()
+
+
+def driver_of(place: Path, module: str, *arguments: str) -> Driver:
+    """The job in `module`, which keeps its files in `place`."""
+    command = [sys.executable, "-m", f"headgate.bench.{module}", str(place / "home"), *arguments]
+    return Driver(command, place / "driver.log")

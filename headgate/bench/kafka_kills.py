@@ -57,6 +57,7 @@ class Victim(StrEnum):
     DRIVER = "driver"
     """The driver, its JVM and all lanes, at once."""
     BROKER = "broker"
+    """The gateway that clients connect to, but not the server behind it, which loses rows that it has confirmed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,17 @@ class KafkaProxy(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, broker: str, tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Client)
+        super().__init__(("127.0.0.1", 0), self.client())
         host, _, port = broker.rpartition(":")
         self.broker, self.tls, self.login = (host, int(port)), tls, login
+        self.offered = {METADATA: (0, 1)} | ({SASL_HANDSHAKE: (0, 1), SASL_AUTHENTICATE: (0, 1)} if login else {})
+        """Versions of requests that clients may use, where they differ from those of the broker."""
         self.partitions = 100
         """How many partitions of each topic are seen."""
+
+    def client(self) -> type[Client]:
+        """What serves a connection."""
+        return Client
 
     @property
     def address(self) -> str:
@@ -50,11 +56,14 @@ class KafkaProxy(socketserver.ThreadingTCPServer):
             self.server_close()
 
 
-class _Client(socketserver.BaseRequestHandler):
+class Client(socketserver.BaseRequestHandler):
+    """One connection of a client."""
+
     server: KafkaProxy
 
     def handle(self) -> None:
         self.asked: dict[int, tuple[int, int]] = {}
+        self.sending = threading.Lock()
         with suppress(OSError), socket.create_connection(self.server.broker) as broker:
             if self.server.tls is not None:
                 self.request = self.server.tls.wrap_socket(self.request, server_side=True)
@@ -68,17 +77,24 @@ class _Client(socketserver.BaseRequestHandler):
                 self.request.close()
 
     def _requests(self, broker: socket.socket) -> None:
-        while (frame := _frame(self.request)) is not None:
+        while (frame := frame_of(self.request)) is not None:
             key, version, number = struct.unpack_from(">hhi", frame)
-            if key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
-                answer = self._handshake() if key == SASL_HANDSHAKE else self._authenticate(frame, version)
-                _send(self.request, struct.pack(">i", number) + answer)
+            answer = self.own_answer(frame, key, version)
+            if answer is not None:
+                with self.sending:
+                    send(self.request, struct.pack(">i", number) + answer)
             else:
                 self.asked[number] = key, version
-                _send(broker, frame)
+                send(broker, frame)
+
+    def own_answer(self, request: bytes, key: int, version: int) -> bytes | None:
+        """What the proxy answers itself; None if the broker is to answer."""
+        if key == SASL_HANDSHAKE:
+            return self._handshake()
+        return self._authenticate(request, version) if key == SASL_AUTHENTICATE else None
 
     def _handshake(self) -> bytes:
-        return struct.pack(">hi", 0, 1) + _text("PLAIN")
+        return struct.pack(">hi", 0, 1) + text_of("PLAIN")
 
     def _authenticate(self, frame: bytes, version: int) -> bytes:
         (length,) = struct.unpack_from(">h", frame, 8)
@@ -88,18 +104,25 @@ class _Client(socketserver.BaseRequestHandler):
         if given == self.server.login:
             return struct.pack(">hhi", 0, -1, 0) + lifetime
         return (
-            struct.pack(">h", AUTHENTICATION_FAILED) + _text("wrong user or password") + struct.pack(">i", 0) + lifetime
+            struct.pack(">h", AUTHENTICATION_FAILED)
+            + text_of("wrong user or password")
+            + struct.pack(">i", 0)
+            + lifetime
         )
 
     def _answers(self, broker: socket.socket) -> None:
         with suppress(OSError):
-            while (frame := _frame(broker)) is not None:
+            while (frame := frame_of(broker)) is not None:
                 key, version = self.asked.pop(struct.unpack_from(">i", frame)[0])
-                if key == API_VERSIONS:
-                    frame = self._versions(frame, version)
-                elif key == METADATA:
-                    frame = frame[:4] + self._metadata(_Fields(frame[4:]))
-                _send(self.request, frame)
+                changed = self.changed(frame, key, version)
+                with self.sending:
+                    send(self.request, changed)
+
+    def changed(self, answer: bytes, key: int, version: int) -> bytes:
+        """An answer of the broker as the client gets it."""
+        if key == API_VERSIONS:
+            return self._versions(answer, version)
+        return answer[:4] + self._metadata(Fields(answer[4:])) if key == METADATA else answer
 
     def _versions(self, frame: bytes, version: int) -> bytes:
         if struct.unpack_from(">h", frame, 4)[0]:
@@ -109,22 +132,20 @@ class _Client(socketserver.BaseRequestHandler):
         count = frame[6] - 1 if compact else struct.unpack_from(">i", frame, 6)[0]
         parts = [frame[at : at + 6] for at in range(first, first + size * count, size)]
         offered = {key: (low, high) for key, low, high in (struct.unpack(">hhh", part) for part in parts)}
-        offered[METADATA] = (0, 1)
-        if self.server.login:
-            offered |= {SASL_HANDSHAKE: (0, 1), SASL_AUTHENTICATE: (0, 1)}
+        offered |= self.server.offered
         tag = b"\0" if compact else b""
         entries = b"".join(struct.pack(">hhh", key, *versions) + tag for key, versions in sorted(offered.items()))
         length = bytes([len(offered) + 1]) if compact else struct.pack(">i", len(offered))
         return frame[:6] + length + entries + frame[first + size * count :]
 
-    def _metadata(self, fields: _Fields) -> bytes:
+    def _metadata(self, fields: Fields) -> bytes:
         """Version 1: brokers, the controller, and topics with partitions."""
         host, _, port = self.server.address.partition(":")
         for _ in range(fields.number()):
             fields.number()
             fields.skip_text()
             fields.skip(4)
-            fields.out += _text(host) + struct.pack(">i", int(port))
+            fields.out += text_of(host) + struct.pack(">i", int(port))
             fields.keep_text()
         fields.number()
         for _ in range(fields.number()):
@@ -134,7 +155,7 @@ class _Client(socketserver.BaseRequestHandler):
             self._partitions(fields)
         return bytes(fields.out)
 
-    def _partitions(self, fields: _Fields) -> None:
+    def _partitions(self, fields: Fields) -> None:
         at, kept = len(fields.out), 0
         for _ in range(fields.number()):
             before = len(fields.out)
@@ -151,7 +172,7 @@ class _Client(socketserver.BaseRequestHandler):
         fields.out[at : at + 4] = struct.pack(">i", kept)
 
 
-class _Fields:
+class Fields:
     """Reads the fields of an answer, and copies them to `out`."""
 
     def __init__(self, data: bytes) -> None:
@@ -174,11 +195,11 @@ class _Fields:
         self.out += self.skip_text()
 
 
-def _text(text: str) -> bytes:
+def text_of(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode()
 
 
-def _frame(source: socket.socket) -> bytes | None:
+def frame_of(source: socket.socket) -> bytes | None:
     length = _exactly(source, 4)
     return None if length is None else _exactly(source, struct.unpack(">i", length)[0])
 
@@ -193,7 +214,7 @@ def _exactly(source: socket.socket, size: int) -> bytes | None:
     return bytes(found)
 
 
-def _send(target: socket.socket, frame: bytes) -> None:
+def send(target: socket.socket, frame: bytes) -> None:
     target.sendall(struct.pack(">i", len(frame)) + frame)
 
 

@@ -6,7 +6,8 @@ that are sent to a transaction, finds no offset by time, creates topics only on 
 
 `weed_broker` is SeaweedFS with its Kafka gateway, a process of its own that can be killed and started again. It has no transactions, drops
 headers, adds no partitions, deletes no rows, forgets the offsets of groups, and answers each question for a time with offset 0. A
-partition whose gateway is gone is closed after a while, and its rows are served again only after another row is written to it.
+partition whose gateway is gone is closed after a while, and its rows are served again only after another row is written to it. Its server
+confirms rows before they are on disk, and loses them when it is killed.
 """
 
 from __future__ import annotations

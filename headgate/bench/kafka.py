@@ -23,7 +23,7 @@ import msgspec
 from headgate.bench import Figure, Result, ratio, repeated
 from headgate.bench.brokers import mock_broker
 from headgate.bench.chaos.store import RedisServer
-from headgate.bench.kafka_kills import run_kills
+from headgate.bench.kafka_kills import KillOutcome, run_kills
 from headgate.bench.workload import Work, engine, home, wait_for
 from headgate.config import SparkSettings
 from headgate.core.intents import Intent
@@ -321,7 +321,11 @@ def _feed(servers: str, ended: threading.Event) -> None:
 def _killed(kills: int, seed: int, on_spark: bool) -> Result:
     place = Path(tempfile.mkdtemp(prefix="headgate-kafka-"))
     print(f"seed {seed}; logs in {place}", flush=True)
-    found = run_kills(place, kills, seed, on_spark)
+    return result_of(run_kills(place, kills, seed, on_spark), kills, seed)
+
+
+def result_of(found: KillOutcome, kills: int, seed: int) -> Result:
+    """No row may be lost or doubled, and all kills must have happened."""
     figures = [Figure("seed", seed, ""), Figure("rows", found.rows, "rows")]
     figures += [Figure(f"kills: {victim}", count, "") for victim, count in sorted(found.kills.items())]
     figures.append(Figure("restarts of a broker that served no reader", found.restarts, ""))

@@ -14,14 +14,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
-from headgate.bench.brokers import WeedBroker, weed_broker
+from headgate.bench.brokers import weed_broker
 from headgate.bench.kafka_job import IN, OUT
 from headgate.errors import EngineError
 from headgate.spark.sinks.kafka import EPOCHS
@@ -38,6 +39,16 @@ STUCK_S = 120.0
 POLL_S = 0.05
 
 
+class Broker(Protocol):
+    """What the job reads and writes."""
+
+    @property
+    def address(self) -> str: ...
+
+    def restart_gateway(self) -> None:
+        """Clients lose their connections; the rows stay."""
+
+
 class Victim(StrEnum):
     """What is killed."""
 
@@ -46,6 +57,7 @@ class Victim(StrEnum):
     DRIVER = "driver"
     """The driver, its JVM and all lanes, at once."""
     BROKER = "broker"
+    """The gateway that clients connect to, but not the server behind it, which loses rows that it has confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +133,25 @@ def _session_of(process: psutil.Process) -> int | None:
 class Kills:
     """One run. Owner: the thread that runs it."""
 
-    broker: WeedBroker
+    broker: Broker
     driver: Driver
     chance: random.Random
     longest_wait_s: float
+    victims: Sequence[Victim] = tuple(Victim)
     written: int = 0
     killed: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
 
     def run(self, kills: int) -> KillOutcome:
         begun_s = time.monotonic()
+        self._write()  # before the start, so that the job finds the topic at once
         self.driver.start()
-        self._write()
         self._await(lambda: self.driver.done > 0)
         for _ in range(kills):
             self._write()
             before = self.driver.done
             time.sleep(self.chance.random() * self.longest_wait_s)
-            self._kill(self.chance.choice(list(Victim)))
+            self._kill(self.chance.choice(self.victims))
             self._await(lambda before=before: self.driver.done > before)  # type: ignore[misc]
         self._await(lambda: self.driver.done >= self.written)
         self.driver.kill()
@@ -238,13 +251,20 @@ def _values(servers: str, topic: str) -> list[bytes] | None:
     return values if len(ended) == len(numbers) else None
 
 
-def run_kills(place: Path, kills: int, seed: int, on_spark: bool) -> KillOutcome:
+def run_kills(
+    place: Path, kills: int, seed: int, on_spark: bool, victims: Sequence[Victim] = tuple(Victim)
+) -> KillOutcome:
     """So many random kills; the same seed has the same victims and waits."""
     with weed_broker(place / "broker") as broker:
-        module, wait_s = ("kafka_job", LONGEST_WAIT_S) if on_spark else ("kafka_writer", SHORT_WAIT_S)
-        command = [sys.executable, "-m", f"headgate.bench.{module}", str(place / "home"), broker.address]
-        driver = Driver(command, place / "driver.log")
+        driver = driver_of(place, "kafka_job" if on_spark else "kafka_writer", broker.address)
+        wait_s = LONGEST_WAIT_S if on_spark else SHORT_WAIT_S
         try:
-            return Kills(broker, driver, random.Random(seed), wait_s).run(kills)
+            return Kills(broker, driver, random.Random(seed), wait_s, victims).run(kills)
         finally:
             driver.kill()
+
+
+def driver_of(place: Path, module: str, *arguments: str) -> Driver:
+    """The job in `module`, which keeps its files in `place`."""
+    command = [sys.executable, "-m", f"headgate.bench.{module}", str(place / "home"), *arguments]
+    return Driver(command, place / "driver.log")

@@ -24,7 +24,7 @@ from headgate.errors import EngineError
 from headgate.spark import sinks, sources
 from headgate.spark.connections.patience import patience_of
 from headgate.spark.epochs.lanes import LaneError
-from headgate.spark.sinks.kafka import Turn, send_rest
+from headgate.spark.sinks.kafka import Delivery, KafkaTopic, Turn, send_once, send_rest
 from headgate.spark.sinks.writing import Writing, begin_start
 from headgate.spark.sources import levers
 from headgate.spark.sources.kafka import columns_of
@@ -49,21 +49,23 @@ class EpochRange:
         return sum(mark["rows"] for mark in self.end.values())
 
 
-def main(place: Path, servers: str) -> None:
+def main(place: Path, servers: str, delivery: Delivery = Delivery.READ_BACK) -> None:
     """Until it is killed."""
     patience = patience_of(SETTINGS)
     reader = _reader(place / "source", servers)
-    sink = sinks.kafka(OUT, servers=servers, delivery="read-back", options=PATIENT)
+    sink = sinks.kafka(OUT, servers=servers, delivery=delivery, options=PATIENT)
     writing = Writing(begin_start(place), patience, "out")
-    before = _read(place / COMMITTED)
+    before, looked = _read(place / COMMITTED), 0
     while True:
         epoch = _next(place, reader, before)
         if epoch is None:
             time.sleep(IDLE_S)
             continue
-        turn = Turn(f"{writing.start.life}/out", writing, epoch.number)
-        while not _in_lane(reader, sink, epoch, turn):
+        # As the sink on Spark: only the first epoch of a process looks for all notes, and an epoch that is tried again looks as before.
+        turn = Turn(f"{writing.start.life}/out", writing, epoch.number, looked)
+        while (found := _in_lane(reader, sink, epoch, turn)) is None:
             time.sleep(AGAIN_S)
+        looked = found
         files.replace(place / COMMITTED, msgspec.json.encode(epoch))
         before = epoch
         print(epoch.rows, flush=True)
@@ -104,19 +106,25 @@ def _read(path: Path) -> EpochRange | None:
     return msgspec.json.decode(path.read_bytes(), type=EpochRange) if path.exists() else None
 
 
-def _in_lane(reader: KafkaReader, sink: Any, epoch: EpochRange, turn: Turn) -> bool:
-    """Reads and writes an epoch in a process of its own; whether it got to its end."""
+def _in_lane(reader: KafkaReader, sink: KafkaTopic, epoch: EpochRange, turn: Turn) -> int | None:
+    """Reads and writes an epoch in a process of its own; up to where that looked for notes, None if it did not get to its end."""
+    told, tell = os.pipe()
     child = os.fork()
     if not child:
         status = 1
         try:
-            list(send_rest(sink, turn, _messages(reader, epoch)))
+            send = send_once if sink.delivery is Delivery.EXACTLY_ONCE else send_rest
+            (done,) = send(sink, turn, _messages(reader, epoch))
+            os.write(tell, str(done.column("looked")[0].as_py()).encode())
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    return os.waitpid(child, 0)[1] == 0
+    os.close(tell)
+    with os.fdopen(told) as answer:
+        looked = answer.read()
+    return int(looked) if os.waitpid(child, 0)[1] == 0 else None
 
 
 def _messages(reader: KafkaReader, epoch: EpochRange) -> Iterator[pa.RecordBatch]:
@@ -128,4 +136,4 @@ def _messages(reader: KafkaReader, epoch: EpochRange) -> Iterator[pa.RecordBatch
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], Delivery(sys.argv[3]) if len(sys.argv) > 3 else Delivery.READ_BACK)

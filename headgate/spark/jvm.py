@@ -156,6 +156,14 @@ def partitions(rows: DataFrame) -> int:
     return int(dataset(rows).queryExecution().executedPlan().outputPartitioning().numPartitions())
 
 
+def option_of(leaf: Any, name: str) -> str | None:
+    """An option of a stream that a plan reads; None if the stream has no such option."""
+    if leaf.getClass().getSimpleName() != "StreamingRelationV2":
+        return None
+    found = leaf.extraOptions().get(name)
+    return None if found is None else str(found)
+
+
 def trigger_interval_s(spark: SparkSession, interval: str) -> float:
     """The interval of a processing-time trigger, parsed by Spark."""
     triggers = getattr(packages(spark), "org.apache.spark.sql.streaming.Trigger")

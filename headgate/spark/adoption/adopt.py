@@ -61,6 +61,9 @@ class Adoption:
     def check(self) -> None:
         """Refuse what could not be finished; changes nothing."""
         self.take_over.check()
+        for number, read in self.query.kafka.items():
+            starts = self.take_over.old.starts
+            read.check(starts[number] if number < len(starts) else None)
         if self.file.exists() and self.file.read_text() != self.text():
             raise InputError(f'"{self.file}" exists with another content; move it away, or give another --name')
 

@@ -34,6 +34,8 @@ MARK = "adopted.json"
 """In the directory of the source of an adopted job: says which checkpoint the job continues."""
 SOURCE = "query"
 """The operator of a job that reads what the query reads."""
+NOTHING = "-"
+"""What Spark's offset log says of a source that had no rows yet."""
 LOOK_S = 0.2
 BOUND = "transformWithState"
 """State operators whose metadata names files of the old checkpoint by absolute path."""
@@ -57,6 +59,8 @@ class OldCheckpoint:
     is_committed: bool
     offsets: tuple[str, ...]
     """Where the newest batch ends, per source, in Spark's words."""
+    starts: tuple[str | None, ...]
+    """Where the first batch of the job begins, per source, in Spark's words; None if the checkpoint does not say it."""
     state: tuple[StateOperator, ...]
     fence: str = ""
     """What the fence says; empty if there is none."""
@@ -95,8 +99,26 @@ def read(path: Path) -> OldCheckpoint:
             f'the checkpoint "{path}" is damaged: its offset log ends with batch {batch}, its commit log with'
             f" {committed[-1] if committed else 'no batch'}; headgate adopt cannot tell which rows were written"
         )
-    offsets = tuple(line.decode() for line in content.split(b"\n")[2:])
-    return OldCheckpoint(path, batch, batch in committed, offsets, _state(path / "state"), fence)
+    offsets, is_committed = _offsets(content), batch in committed
+    before = offsets if is_committed else _offsets(_content(path / "offsets" / str(batch - 1)))
+    known = [before[number] if number < len(before) else NOTHING for number in range(len(offsets))]
+    starts = tuple(_initial(path, number) if one == NOTHING else one for number, one in enumerate(known))
+    return OldCheckpoint(path, batch, is_committed, offsets, starts, _state(path / "state"), fence)
+
+
+def _offsets(entry: bytes) -> tuple[str, ...]:
+    """Of an entry of the offset log: the lines after its version and its settings."""
+    return tuple(line.decode() for line in entry.split(b"\n")[2:])
+
+
+def _initial(path: Path, source: int) -> str | None:
+    """Where a source of the query began: Spark's Kafka source writes it before its first batch, after a zero byte."""
+    content = _content(path / "sources" / str(source) / "0").removeprefix(b"\0")
+    return content.partition(b"\n")[2].decode(errors="replace") or None
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _entries(folder: Path) -> list[int]:
@@ -227,7 +249,7 @@ class TakeOver:
         target = self._staged / timeline.CHECKPOINT
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(old.path, target, ignore=_left_out(old))
-        mark = {"checkpoint": str(old.path), "batch": old.batch, "committed": old.is_committed}
+        mark = {"checkpoint": str(old.path), "batch": old.batch, "committed": old.is_committed, "starts": old.starts}
         files.replace(self._staged / "sources" / SOURCE / MARK, json.dumps(mark).encode())
         for path in self._staged.rglob("*"):
             files.sync(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AdoptedQuery:
-    """The query of a script that keeps its offsets in a certain checkpoint. Owner of `_sink`: the thread that starts the job."""
+    """The query of a script that keeps its offsets in a certain checkpoint. Owner of `_found`: the thread that starts the job."""
 
     script: str
     checkpoint: str
@@ -30,6 +31,7 @@ class AdoptedQuery:
     arrival: str | None = None
     elastic: bool = field(default=False, init=False)
     _sink: RecordedSink | None = field(default=None, init=False, repr=False)
+    _found: RecordedQuery | None = field(default=None, init=False, repr=False)
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:
         """The streaming DataFrame that the script writes, from a new run of the script."""
@@ -45,21 +47,33 @@ class AdoptedQuery:
                 f'the query was adopted in "{self.directory}", and the service runs in "{Path.cwd()}", where relative paths of'
                 f' {self.script} lead elsewhere; start the service in "{self.directory}"'
             )
-        found = self._recorded(spark)
-        self._sink = sink_of(found)
+        found = self._recorded(spark, place)
+        starts = json.loads((place / MARK).read_text()).get("starts", ())
+        for number, read in found.kafka.items():
+            read.begin(starts[number] if number < len(starts) else None, place)
+        self._sink, self._found = sink_of(found), found
         return found.frame
 
-    def _recorded(self, spark: SparkSession) -> RecordedQuery:
+    def _recorded(self, spark: SparkSession, place: Path) -> RecordedQuery:
         from headgate.spark.adoption.recording import record
 
-        for query in record(spark, Path(self.script), self.arguments):
+        for query in record(spark, Path(self.script), self.arguments, place):
             if query.checkpoint is not None and str(local_path(query.checkpoint)) == self.checkpoint:
                 return query
         raise EngineError(f'{self.script}: it no longer starts a query with the checkpoint "{self.checkpoint}"')
 
     def arrived(self, place: Path) -> float | None:
-        """Unknown: Spark does not report how many rows wait at its own sources."""
-        return None
+        """Unknown for Spark's own sources, which do not say how many rows wait."""
+        found = self._found
+        if found is None or len(found.kafka) < len(found.sources):
+            return None
+        counts = [read.source.arrived(read.place) for read in found.kafka.values()]
+        return sum(count for count in counts if count is not None)
+
+    def losses(self, place: Path) -> str:
+        """Rows that Kafka removed before they were read, if the query goes on without them."""
+        reads = self._found.kafka.values() if self._found is not None else ()
+        return "; ".join(text for read in reads if (text := read.source.losses(read.place)))
 
     @property
     def reads_once(self) -> bool:

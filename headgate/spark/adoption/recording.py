@@ -1,7 +1,8 @@
 """Runs a PySpark script up to `awaitTermination` and records its streaming queries instead of starting them.
 
 The script runs unchanged, in a separate session on the Spark of this process: settings, views and functions stay in that session.
-`DataFrame.writeStream` of that session returns a writer that records; other sessions and threads are not affected.
+`DataFrame.writeStream` of that session returns a writer that records; other sessions and threads are not affected. `readStream` reads
+Kafka with Headgate's own source, so that the script is planned without Spark's connector.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQueryManager
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.utils import to_str
 
 from headgate.errors import JobFileError
 from headgate.spark import jvm
+from headgate.spark.adoption.kafka import KAFKA, KafkaRead, kafka_read
 from headgate.spark.jobs.loading import run_script
 
 CHECKPOINT = "checkpointLocation"
@@ -76,19 +78,78 @@ class RecordedQuery:
     checkpoint: str | None = None
     """Where the query keeps its offsets, as the script says it; None if Spark would choose a temporary directory."""
     sources: tuple[str, ...] = ()
-    """Spark's names of the streaming sources that the query reads."""
+    """Names of the streaming sources that the query reads, in Spark's order."""
+    kafka: Mapping[int, KafkaRead] = field(default_factory=dict)
+    """Those among them that read Kafka, by their place in that order."""
 
     def option(self, name: str) -> str | None:
         """Spark's options have names in any case."""
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
 
 
+@dataclass(slots=True)
+class Recorded:
+    """What a script has said so far. Owner: the thread that runs the script."""
+
+    place: Path
+    """Where the job keeps what it knows of its source."""
+    queries: list[RecordedQuery] = field(default_factory=list)
+    kafka: list[KafkaRead] = field(default_factory=list)
+
+    def streams(self, frame: DataFrame) -> tuple[tuple[str, ...], dict[int, KafkaRead]]:
+        """The streams that a frame reads: their names, and those of Kafka."""
+        leaves, places = jvm.streaming_leaves(frame), {str(one.place.absolute()): one for one in self.kafka}
+        found = {
+            number: one for number, leaf in enumerate(leaves) if (one := places.get(jvm.option_of(leaf, "place") or ""))
+        }
+        if len({one.place for one in found.values()}) < len(found):
+            raise JobFileError("a query reads the same Kafka stream twice; load it twice, once for each use")
+        return tuple(str(found.get(number, leaf.sourceName())) for number, leaf in enumerate(leaves)), found
+
+
+class RecordingReader(DataStreamReader):
+    """A reader that reads Kafka with Headgate's source, and everything else as Spark does."""
+
+    def __init__(self, spark: SparkSession, recorded: Recorded) -> None:
+        super().__init__(spark)
+        self._recorded = recorded
+        self._is_kafka = False
+        self._options: dict[str, str] = {}
+
+    def format(self, source: str) -> Self:
+        super().format(source)
+        self._is_kafka = source.lower() == KAFKA
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        super().option(key, value)
+        text = to_str(value)
+        if text is not None:
+            self._options[key] = text
+        return self
+
+    def options(self, **options: Any) -> Self:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(self, path: str | None = None, format: str | None = None, schema: Any = None, **options: Any) -> DataFrame:
+        if format is not None:
+            self.format(format)
+        self.options(**options)
+        if not self._is_kafka:
+            return super().load(path, None, schema)
+        reads = self._recorded.kafka
+        reads.append(kafka_read(self._options, self._recorded.place / f"{KAFKA}-{len(reads) + 1}"))
+        return reads[-1].frame(self._spark)
+
+
 class Recorder(DataStreamWriter):
     """A writer that lets PySpark check its options, and records the query at `start`."""
 
-    def __init__(self, frame: DataFrame, queries: list[RecordedQuery]) -> None:
+    def __init__(self, frame: DataFrame, said: Recorded) -> None:
         super().__init__(frame)
-        self._queries = queries
+        self._said = said
         self._query = RecordedQuery(frame)
 
     def _note(self, **changes: Any) -> Self:
@@ -183,17 +244,14 @@ class Recorder(DataStreamWriter):
         """Completed while the session of the script is there."""
         self.options(**options)
         default = str(self._spark.conf.get(DEFAULT_FORMAT))
-        self._note(format=self._query.format or default, checkpoint=self._checkpoint(), sources=_sources(self._df))
-        self._queries.append(self._query)
+        sources, kafka = self._said.streams(self._df)
+        self._note(format=self._query.format or default, checkpoint=self._checkpoint(), sources=sources, kafka=kafka)
+        self._said.queries.append(self._query)
         return NotStarted(self._query)
 
     def _checkpoint(self) -> str | None:
         base, name = self._spark.conf.get(DEFAULT_CHECKPOINT, None), self._query.name
         return self._query.option(CHECKPOINT) or (None if base is None or name is None else f"{base}/{name}")
-
-
-def _sources(frame: DataFrame) -> tuple[str, ...]:
-    return tuple(str(leaf.sourceName()) for leaf in jvm.streaming_leaves(frame))
 
 
 class Awaited(BaseException):
@@ -231,21 +289,23 @@ class NotStarted:
         """There is no plan of a batch."""
 
 
-def record(spark: SparkSession, script: Path, arguments: Sequence[str]) -> list[RecordedQuery]:
-    """The queries of a script, in the order in which it starts them."""
-    session, queries = spark.newSession(), list[RecordedQuery]()
+def record(
+    spark: SparkSession, script: Path, arguments: Sequence[str], place: Path = Path(KAFKA)
+) -> list[RecordedQuery]:
+    """The queries of a script, in the order in which it starts them. `place` is the directory of the job's source."""
+    session, said = spark.newSession(), Recorded(place)
     session.conf.unset(TIME_ZONE)  # Headgate's is UTC; a plain script has that of the machine
-    with _recording(session, queries):
+    with _recording(session, said):
         run_script(script, arguments, Awaited)
-    if not queries:
+    if not said.queries:
         raise JobFileError(
             f"{script}: it starts no streaming query; headgate adopt needs a script that calls writeStream…start()"
         )
-    return queries
+    return said.queries
 
 
 @contextmanager
-def _recording(session: SparkSession, queries: list[RecordedQuery]) -> Iterator[None]:
+def _recording(session: SparkSession, said: Recorded) -> Iterator[None]:
     """While this lasts, the script of this thread gets `session`, can stop nothing, and starts nothing."""
     here = threading.get_ident()
 
@@ -260,7 +320,10 @@ def _recording(session: SparkSession, queries: list[RecordedQuery]) -> Iterator[
         return session
 
     def write_stream(frame: ClassicDataFrame) -> DataStreamWriter:
-        return Recorder(frame, queries) if frame.sparkSession is session else DataStreamWriter(frame)
+        return Recorder(frame, said) if frame.sparkSession is session else DataStreamWriter(frame)
+
+    def read_stream(found: SparkSession) -> DataStreamReader:
+        return RecordingReader(found, said) if found is session else DataStreamReader(found)
 
     def awaited(manager: StreamingQueryManager, timeout: float | None = None) -> bool:
         if timeout is None:
@@ -278,6 +341,7 @@ def _recording(session: SparkSession, queries: list[RecordedQuery]) -> Iterator[
         for owner, name, replacement in replaced:
             stack.enter_context(_replaced(owner, name, in_script(replacement, getattr(owner, name))))
         stack.enter_context(_replaced(ClassicDataFrame, "writeStream", property(write_stream)))
+        stack.enter_context(_replaced(SparkSession, "readStream", property(read_stream)))
         yield
 
 

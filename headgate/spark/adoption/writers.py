@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from headgate.errors import JobFileError
 from headgate.spark import jvm
+from headgate.spark.adoption.kafka import KAFKA, kafka_write
+from headgate.spark.adoption.kafka_options import PREFIX
 from headgate.spark.adoption.recording import CHECKPOINT, RecordedQuery
 
 if TYPE_CHECKING:
@@ -52,9 +54,9 @@ def sink_of(query: RecordedQuery) -> RecordedSink:
     format = query.format
     if query.table is None and format in FILES:
         return _file_sink(query, format)
-    if query.table is None and format in ("console", "kafka", "noop"):
+    if query.table is None and format in ("console", KAFKA, "noop"):
         again = "at least once: a batch that runs again writes its rows again"
-        return RecordedSink(_batch_writer(query, format), format, again, reads_once=format != "console")
+        return RecordedSink(_writer(query, format), format, again, reads_once=format != "console")
     what = f'the table "{query.table}"' if query.table is not None else f'the format "{format}"'
     raise JobFileError(
         f"a query writes to {what}, which headgate adopt cannot continue under the query's batch numbers;"
@@ -89,6 +91,16 @@ def _foreach(query: RecordedQuery) -> Callable[[DataFrame, int], None]:
         rows.rdd.mapPartitionsWithIndex(partition).count()
 
     return write
+
+
+def _writer(query: RecordedQuery, format: str) -> Callable[[DataFrame, int], None]:
+    """Kafka is written without Spark's connector, unless the rows say where they go."""
+    topic = query.option("topic")
+    if format == KAFKA and topic is not None and "partition" not in query.frame.columns:
+        kept = {name: value for name, value in query.options.items() if name.lower().startswith(PREFIX)}
+        write: Callable[[DataFrame, int], None] = kafka_write(kept, topic)
+        return write
+    return _batch_writer(query, format)
 
 
 def _batch_writer(query: RecordedQuery, format: str) -> Callable[[DataFrame, int], None]:

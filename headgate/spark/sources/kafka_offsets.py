@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
@@ -55,6 +56,22 @@ class PartitionPosition:
     """How often the topic began again with lower offsets."""
     begin: int | None = None
     """Where the range that ends here begins; None: at the mark before."""
+
+
+def spark_offsets(offset: Mapping[str, Any]) -> dict[Partition, int] | None:
+    """Offsets by partition from an offset of Spark's own Kafka source; None if the offset has another form.
+
+    >>> spark_offsets({"orders": {"0": 17}})
+    {Partition(topic='orders', number=0): 17}
+    >>> spark_offsets({"orders/0": {"offset": 17, "rows": 3}})
+    """
+    topics = [(topic, numbers) for topic, numbers in offset.items() if isinstance(numbers, Mapping)]
+    found = {(topic, number): end for topic, numbers in topics for number, end in numbers.items()}
+    if len(topics) < len(offset) or not all(
+        number.isdigit() and type(end) is int for (_, number), end in found.items()
+    ):
+        return None
+    return {Partition(topic, int(number)): end for (topic, number), end in found.items()}
 
 
 def present(mark: PartitionPosition, bounds: Bounds, seen_high: int) -> PartitionPosition:

@@ -36,6 +36,7 @@ from headgate.spark.sources.kafka_offsets import (
     present,
     ranges_between,
     share_out,
+    spark_offsets,
     within_limit,
 )
 from headgate.spark.sources.kafka_reading import Reading, Topics, bounds_of, highest, lost_text, partitions_of
@@ -48,6 +49,8 @@ PLANNED = "kafka.json"
 MISSING = "missing"
 """A folder with a file for each range in which a lane found fewer rows than offsets."""
 ARRIVED = "arrived"
+TIMESTAMP_TYPE = "timestampType"
+"""As Spark's own Kafka source counts: 0 is the time of the producer, 1 that of the broker, -1 none."""
 HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
 OWN = (
     T.StructField("key", T.BinaryType()),
@@ -242,11 +245,20 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return patience_in(self.place)
 
     def _marks(self, offset: Offset) -> dict[Partition, PartitionPosition]:
+        taken_over = spark_offsets(offset)
+        if taken_over is not None:
+            return self._taken_over(taken_over)
         try:
             return {Partition.of(name): msgspec.convert(mark, PartitionPosition) for name, mark in offset.items()}
         except (msgspec.ValidationError, ValueError):
             sentence = f"the checkpoint has the offset {offset!r}, which is not of a Kafka source"
             raise failure(f"{sentence}; remove the job and submit it again", self.operator) from None
+
+    def _taken_over(self, offsets: Mapping[Partition, int]) -> dict[Partition, PartitionPosition]:
+        """Marks for the offsets of a query that Spark's own Kafka source read before; its rows count from where the job began."""
+        begun = marks_in(self.place, BEGUN) if offsets else {}
+        begins = {one: begun[one].offset if one in begun else 0 for one in offsets}
+        return {one: PartitionPosition(at, rows=max(0, at - begins[one]), counted=at) for one, at in offsets.items()}
 
     def _discovered(self, known: Iterable[Partition]) -> list[Partition]:
         """Partitions that there are; asked for again every so often."""
@@ -355,6 +367,7 @@ def batch_of(messages: Sequence[Any], schema: pa.Schema, decoding: Decoding) -> 
     values = [message.value() for message in messages]
     if decoding.format is Format.RAW:
         own["value"] = lambda: pa.array(values, pa.binary())
+        own[TIMESTAMP_TYPE] = lambda: pa.array([message.timestamp()[0] - 1 for message in messages], pa.int32())
     fields = [one for one in schema if one.name not in own]
     decoded = dict(zip((one.name for one in fields), decoding.columns(values, fields), strict=True)) if fields else {}
     arrays = [own[one.name]() if one.name in own else decoded[one.name] for one in schema]

@@ -47,11 +47,14 @@ class Topics:
 
     names: tuple[str, ...]
     pattern: str = ""
+    numbers: tuple[tuple[str, int], ...] = ()
+    """The partitions that are read, as topic and number; none: all of them."""
 
     def partitions(self, found: Mapping[str, Any]) -> list[Partition]:
         """Partitions of those topics that exist."""
         chosen = [topic for name, topic in sorted(found.items()) if self._has(name)]
-        return [Partition(topic.topic, number) for topic in chosen for number in sorted(topic.partitions)]
+        every = [Partition(topic.topic, number) for topic in chosen for number in sorted(topic.partitions)]
+        return [one for one in every if not self.numbers or (one.topic, one.number) in self.numbers]
 
     def _has(self, name: str) -> bool:
         return re.fullmatch(self.pattern, name) is not None if self.pattern else name in self.names

@@ -23,7 +23,7 @@ from headgate.server.anatomy import (
     edges_of,
     operators_of,
 )
-from headgate.server.answers import json_answer
+from headgate.server.answers import documented, json_answer
 from headgate.server.board import FailureStatus
 from headgate.server.changes import Change, Changes
 from headgate.server.chronicle import StoryEntry, chronicle
@@ -339,7 +339,12 @@ def questions(dashboard: Dashboard, closing: threading.Event, sessions: Sessions
     def epochs(request: Request, name: str) -> Response:
         return json_answer(dashboard.epochs(name, caller_of(request).tenant))
 
-    @router.get("/events", summary="Server-sent events: `round` whenever there is something new to ask for")
+    @router.get(
+        "/events",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        summary="Server-sent events: `round` whenever there is something new to ask for",
+    )
     async def events(request: Request) -> StreamingResponse:
         who = caller_of(request).identity
 
@@ -365,11 +370,6 @@ async def _news(dashboard: Dashboard, request: Request, open_: Callable[[], bool
         elif quiet_s >= BEAT_S:
             quiet_s = 0.0
             yield b": still here\n\n"
-
-
-def documented(model: type) -> dict[int | str, dict[str, Any]]:
-    """The shape of an answer for OpenAPI; the answer itself is encoded without a second check."""
-    return {200: {"model": model}}
 
 
 def _body_schema(model: type) -> dict[str, Any]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 JOBS, WEEK_S = 200, 604_800.0
-TURNS, TURN_S = 3, 12.0
-"""How often the page is opened and closed, and for how long."""
+TURNS, TURN_S = 3, ROUND_S
+"""How often the page is opened and closed, and for how long: each turn holds one round."""
 OPENINGS = 5
 MOST_CORE, MOST_DRAWN_MS, MOST_UPDATE_MS, MOST_ANSWER_MS, MOST_PREDICTED_S = 0.02, 2000.0, 1000.0, 1000.0, 10.0
 SETTLED_MS, UPDATE_LIMIT_MS = 2000.0, 20_000.0

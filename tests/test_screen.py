@@ -235,7 +235,7 @@ def test_picture_of_the_live_table_shows_the_table_as_it_is(tmp_path):
         rounds, actions = shown.service.journal.sampled(0.0, 64, ()), shown.service.journal.actions()
         picture = shown.service.board.picture()
     assert picture is not None
-    console = Console(file=io.StringIO(), record=True, width=118)
+    console = Console(file=io.StringIO(), record=True, width=126)
     history = thin_out([one.score / one.max_score for one in rounds], 16)
     shown_actions = [happened(one.action, clock_of(one.at_s)) for one in actions[-3:]]
     console.print(table(picture.view, picture.phase, history, shown_actions, clock=clock_of(clock[0])))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import hypothesis
 import pytest
@@ -19,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 from headgate.bench.brokers import mock_broker
 
 PATIENCE_S = 10.0
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile(
@@ -50,6 +53,28 @@ LONGEST_FIRST = ("tests/spark/", "tests/scenarios/", "tests/server/", "tests/sta
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Workers take groups of tests in this order: the short ones come last, so that all workers end at the same time."""
     items.sort(key=_order)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return with_all_servers((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return with_all_servers((yield))
+
+
+def with_all_servers(report: Report) -> Report:
+    """Where all servers of Debian are installed (.ci/run), a test that is skipped because one is missing fails."""
+    if report.skipped and not hasattr(report, "wasxfail") and "HEADGATE_ALL_SERVERS" in os.environ:
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if "(Debian: " in reason:
+            report.outcome, report.longrepr = (
+                "failed",
+                f"HEADGATE_ALL_SERVERS is set, but the test was skipped: {reason}",
+            )
+    return report
 
 
 def _order(item: pytest.Item) -> tuple[bool, int]:

@@ -29,6 +29,11 @@ def test_generated_pages_are_fresh():
     assert done.returncode == 0, done.stdout
 
 
+def test_navigation_lists_each_page_once():
+    listed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().partition("nav:\n  - ")[2])
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+
+
 @pytest.mark.parametrize("row", describe(), ids=lambda row: row["name"])
 def test_every_setting_has_a_sentence_that_ends(row):
     assert len(row["text"]) > 20

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
+from headgate.bench.showcase import NAMED, ROUND_S, show
 from headgate.core.intents import Intent
 from headgate.core.metrics import JobView, View
 from headgate.core.model import Action, ActionKind, Cause, Graph, HostReading, Job, JobAllocation, Operator
@@ -19,6 +23,7 @@ from headgate.screen import (
     Row,
     Screen,
     advice_lines,
+    happened,
     jobs_table,
     rows_of_round,
     since_start,
@@ -27,6 +32,7 @@ from headgate.screen import (
     thin_out,
 )
 
+LIVE = Path(__file__).parents[1] / "docs/images/live.svg"
 GRAPH = Graph.of(Operator("parse"), Operator("look-up", ("parse",)))
 HOSTS = (HostReading("host-1", 8, 2.0), HostReading("host-2", 8, 4.0))
 HELP = Action(ActionKind.RECONFIGURE, "page-load", {}, Cause("look-up was the bottleneck: look-up 2 → 5 lanes"))
@@ -214,3 +220,30 @@ def test_juice_of_a_job_whose_lag_is_unknown_is_called_unknown():
     record = JobRecord(utility=9.0, worth=10.0, latency_s=0.5, juice=None, arrival_rows_s=100.0, met=True)
     rows = rows_of_round(RoundRecord(10.0, "converged", 9.0, 10.0, {"page-load": record}))
     assert "unknown" in drawn(jobs_table(rows)[0])[-1].split()
+
+
+# -- the picture of the docs
+
+
+def test_picture_of_the_live_table_shows_the_table_as_it_is(tmp_path):
+    """`HEADGATE_SCREENSHOTS=1 pytest tests/test_screen.py -k picture` renews the picture."""
+    clock = [1_780_000_000.0]
+    with show(tmp_path, NAMED[:4], 3600.0, lambda: clock[0]) as shown:
+        for _ in range(6):
+            clock[0] += ROUND_S
+            shown.service.round()
+        rounds, actions = shown.service.journal.sampled(0.0, 64, ()), shown.service.journal.actions()
+        picture = shown.service.board.picture()
+    assert picture is not None
+    console = Console(file=io.StringIO(), record=True, width=126)
+    history = thin_out([one.score / one.max_score for one in rounds], 16)
+    shown_actions = [happened(one.action, clock_of(one.at_s)) for one in actions[-3:]]
+    console.print(table(picture.view, picture.phase, history, shown_actions, clock=clock_of(clock[0])))
+    drawing = console.export_svg(title="headgate run", unique_id="live")
+    if "HEADGATE_SCREENSHOTS" in os.environ:
+        LIVE.write_text(drawing)
+    assert LIVE.read_text() == drawing
+
+
+def clock_of(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")

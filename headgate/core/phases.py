@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -35,4 +36,10 @@ def spread_start_s(due_s: float, slack_s: float, gap_s: float, others_s: Sequenc
     between = ((first + second) / 2 for first, second in pairwise(near))
     apart = (at for other in near for at in (other - gap_s, other + gap_s))
     candidates = [due_s, low, *(at for at in (*between, *apart) if low < at < due_s)]
-    return max(candidates, key=lambda at: (min((gap_s, *(abs(at - other) for other in near))), at))
+    return max(candidates, key=lambda at: (min((gap_s, *(abs(at - other) for other in _neighbours(near, at)))), at))
+
+
+def _neighbours(ordered: Sequence[float], at: float) -> Sequence[float]:
+    """The nearest one before and the nearest one after."""
+    place = bisect(ordered, at)
+    return ordered[max(0, place - 1) : place + 1]

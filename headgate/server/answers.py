@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from fastapi import Response
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not fulfilled, in one sentence."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The job or the tenant that was changed."""
+
+    name: str
+
+
+def documented(model: Any, code: int = 200) -> dict[int | str, dict[str, Any]]:
+    """The shapes of an answer and of refusals for OpenAPI; the answer itself is encoded without a second check."""
+    return {code: {"model": model}, "4XX": {"model": Refusal, "description": "The request is refused"}}
 
 
 def json_answer(value: Any, code: int = 200) -> Response:
@@ -16,4 +36,4 @@ def json_answer(value: Any, code: int = 200) -> Response:
 
 def refusal(sentence: str, code: int) -> Response:
     """Why a request is not fulfilled, on one line."""
-    return json_answer({"error": " ".join(sentence.split())}, code)
+    return json_answer(Refusal(" ".join(sentence.split())), code)

@@ -23,7 +23,7 @@ from headgate.server.anatomy import (
     edges_of,
     operators_of,
 )
-from headgate.server.answers import json_answer
+from headgate.server.answers import documented, json_answer
 from headgate.server.board import FailureStatus
 from headgate.server.changes import Change, Changes
 from headgate.server.chronicle import StoryEntry, chronicle
@@ -107,6 +107,8 @@ class Cluster:
     advice: tuple[str, ...]
     utility: UtilitySeries
     actions: list[ActionEntry]
+    more_actions: int
+    """Earlier actions of the range that `actions` leaves out."""
     hosts: list[HostRow]
     bill: BillRow | None
     changes: tuple[Change, ...]
@@ -146,6 +148,8 @@ class JobDetail:
     edges: tuple[EdgeDetail, ...]
     latency: LatencySeries
     actions: list[ActionEntry]
+    more_actions: int
+    """Earlier actions of the range that `actions` leaves out."""
     failures: list[FailureStatus]
     intent: dict[str, Any]
     """The goals of the intent, for a form."""
@@ -173,6 +177,7 @@ class Dashboard:
         service, now_s = self._service, self._service.now_s()
         found = seen(service, tenant)
         status, since_s = found.status, now_s - range_s
+        actions = found.past.actions(since_s=since_s)
         return Cluster(
             now_s=now_s,
             at_s=status.at_s,
@@ -187,7 +192,8 @@ class Dashboard:
             problem=status.problem,
             advice=status.advice,
             utility=utility_series(found.past, since_s, points),
-            actions=action_entries(found.past.actions(since_s=since_s)[-SHOWN_ACTIONS:]),
+            actions=action_entries(actions[-SHOWN_ACTIONS:]),
+            more_actions=max(0, len(actions) - SHOWN_ACTIONS),
             hosts=_hosts(status),
             bill=_bill(status.leases),
             changes=self._changes.seen_by(tenant, found.since_s)[-SHOWN_CHANGES:],
@@ -205,7 +211,7 @@ class Dashboard:
         """One job and its past."""
         now_s, found = self._service.now_s(), seen(self._service, tenant)
         status, since_s = _job_of(found, name), now_s - range_s
-        view = self._view(name, status)
+        view, actions = self._view(name, status), found.past.actions(name, since_s)
         return JobDetail(
             now_s=now_s,
             name=name,
@@ -214,7 +220,8 @@ class Dashboard:
             operators=operators_of(view, self._keyed(name)) if view is not None else (),
             edges=edges_of(view) if view is not None else (),
             latency=latency_series(found.past.sampled(since_s, points, (name,)), name),
-            actions=action_entries(found.past.actions(name, since_s)[-SHOWN_ACTIONS:]),
+            actions=action_entries(actions[-SHOWN_ACTIONS:]),
+            more_actions=max(0, len(actions) - SHOWN_ACTIONS),
             failures=[one for one in found.failures if one.job == name][-SHOWN_FAILURES:],
             intent=self._intent(name),
         )
@@ -339,7 +346,12 @@ def questions(dashboard: Dashboard, closing: threading.Event, sessions: Sessions
     def epochs(request: Request, name: str) -> Response:
         return json_answer(dashboard.epochs(name, caller_of(request).tenant))
 
-    @router.get("/events", summary="Server-sent events: `round` whenever there is something new to ask for")
+    @router.get(
+        "/events",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        summary="Server-sent events: `round` whenever there is something new to ask for",
+    )
     async def events(request: Request) -> StreamingResponse:
         who = caller_of(request).identity
 
@@ -365,11 +377,6 @@ async def _news(dashboard: Dashboard, request: Request, open_: Callable[[], bool
         elif quiet_s >= BEAT_S:
             quiet_s = 0.0
             yield b": still here\n\n"
-
-
-def documented(model: type) -> dict[int | str, dict[str, Any]]:
-    """The shape of an answer for OpenAPI; the answer itself is encoded without a second check."""
-    return {200: {"model": model}}
 
 
 def _body_schema(model: type) -> dict[str, Any]:

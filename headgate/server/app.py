@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from headgate.errors import (
     TooManyLoginsError,
     UnknownJobError,
 )
-from headgate.server.answers import json_answer, refusal
+from headgate.server.answers import Named, documented, json_answer, refusal
 from headgate.server.api import PREFIX, Dashboard, questions
 from headgate.server.changes import Changes, described, submitted
 from headgate.server.gate import HEALTH, Gate, caller_of
@@ -57,6 +58,15 @@ CODES: tuple[tuple[type[HeadgateError], int], ...] = (
     (HeadgateError, 500),
 )
 """The first that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedAnswer:
+    """A job that was removed."""
+
+    name: str
+    note: str
+    """What is left to do, if anything is."""
 
 
 def app_of(
@@ -125,41 +135,47 @@ def _changes(service: Service, changes: Changes) -> APIRouter:
     def note(request: Request, job: str, what: str) -> None:
         changes.add(change_by(caller_of(request), service.now_s(), job, what))
 
-    @router.post("/jobs", summary="Submit a job")
+    @router.post("/jobs", status_code=201, responses=documented(Named, 201), summary="Submit a job")
     def submit(request: Request, table: Annotated[Any, Body()]) -> Response:
         name = service.jobs.submit(table, caller_of(request).tenant)
         note(request, name, submitted(table))
-        return json_answer({"name": name}, 201)
+        return json_answer(Named(name), 201)
 
-    @router.patch("/jobs/{name}", summary="Change the intent, share or read limit of a job")
+    @router.patch(
+        "/jobs/{name}", responses=documented(Named), summary="Change the intent, share or read limit of a job"
+    )
     def change(request: Request, name: str, table: Annotated[Any, Body()]) -> Response:
         service.jobs.change(name, table, caller_of(request).tenant)
         note(request, name, described(table))
-        return json_answer({"name": name})
+        return json_answer(Named(name))
 
-    @router.post("/jobs/{name}/pause", summary="Stop a job after its epoch")
+    @router.post("/jobs/{name}/pause", responses=documented(Named), summary="Stop a job after its epoch")
     def pause(request: Request, name: str) -> Response:
         service.jobs.pause(name, caller_of(request).tenant)
         note(request, name, "pause")
-        return json_answer({"name": name})
+        return json_answer(Named(name))
 
-    @router.post("/jobs/{name}/resume", summary="Continue a paused job, or start a failed one again")
+    @router.post(
+        "/jobs/{name}/resume",
+        responses=documented(Named),
+        summary="Continue a paused job, or start a failed one again",
+    )
     def resume(request: Request, name: str) -> Response:
         service.jobs.resume(name, caller_of(request).tenant)
         note(request, name, "resume")
-        return json_answer({"name": name})
+        return json_answer(Named(name))
 
-    @router.delete("/jobs/{name}", summary="Remove a job")
+    @router.delete("/jobs/{name}", responses=documented(RemovedAnswer), summary="Remove a job")
     def remove(request: Request, name: str) -> Response:
         left_to_do = service.jobs.remove(name, caller_of(request).tenant)
         note(request, name, "remove")
-        return json_answer({"name": name, "note": left_to_do})
+        return json_answer(RemovedAnswer(name, left_to_do))
 
-    @router.post("/removed/{name}/restore", summary="Continue a removed job")
+    @router.post("/removed/{name}/restore", responses=documented(Named), summary="Continue a removed job")
     def restore(request: Request, name: str, at: str | None = None) -> Response:
         service.jobs.restore(name, at, caller_of(request).tenant)
         note(request, name, "restore" if at is None else f"restore {at}")
-        return json_answer({"name": name})
+        return json_answer(Named(name))
 
     return router
 

@@ -32,6 +32,7 @@ class JobSeries:
     juice: Values
     utility: Values
     lanes: list[int | None]
+    pace_s: Values
     met: list[bool | None]
 
 
@@ -101,6 +102,7 @@ def _series(rounds: Sequence[RoundRecord], name: str) -> JobSeries:
         _each(records, lambda one: one.juice),
         _each(records, lambda one: one.utility),
         [_lanes(one) for one in records],
+        _each(records, lambda one: one.pace_s),
         [None if one is None else one.met for one in records],
     )
 

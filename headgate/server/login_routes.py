@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Request, Response
 
 from headgate.config import ServiceSettings
-from headgate.server.answers import json_answer
-from headgate.server.api import PREFIX, documented
+from headgate.server.answers import documented, json_answer
+from headgate.server.api import PREFIX
 from headgate.server.gate import address_of, caller_of, cookie_name, cookie_of, port_of
 from headgate.server.sessions import HOUR_S, Identity, Session, Sessions
 
@@ -30,6 +30,11 @@ class LoginLink:
     """A path of the service that logs in one browser, once."""
 
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOut:
+    """There is no session any more."""
 
 
 def logins(sessions: Sessions, settings: ServiceSettings) -> APIRouter:
@@ -55,14 +60,19 @@ def logins(sessions: Sessions, settings: ServiceSettings) -> APIRouter:
         found = sessions.find(cookie_of(request.scope))
         return json_answer(_answer(found) if found is not None else SessionAnswer("", ""))
 
-    @router.delete("/session", summary="Log out")
+    @router.delete("/session", responses=documented(LoggedOut), summary="Log out")
     def log_out(request: Request) -> Response:
         sessions.log_out(cookie_of(request.scope))
-        answer = json_answer({})
+        answer = json_answer(LoggedOut())
         answer.delete_cookie(cookie_name(port_of(request.scope)), httponly=True, samesite="strict")
         return answer
 
-    @router.post("/login-links", responses=documented(LoginLink), summary="A link that logs in one browser, once")
+    @router.post(
+        "/login-links",
+        status_code=201,
+        responses=documented(LoginLink, 201),
+        summary="A link that logs in one browser, once",
+    )
     def login_link(request: Request) -> Response:
         return json_answer(LoginLink(login_path(sessions, caller_of(request).identity)), 201)
 

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Body, Request, Response
 from headgate.config import ServiceSettings
 from headgate.core.quantities import check_fields
 from headgate.errors import InputError
-from headgate.server.answers import json_answer
+from headgate.server.answers import Named, documented, json_answer
 from headgate.server.changes import Change, Changes
 from headgate.server.gate import Caller, caller_of
 from headgate.server.service import Service
+from headgate.server.status import TenantStatus
 from headgate.server.tenants import DAY_S, TokenRecord, tenant_added, tenant_from
 from headgate.server.visible import owned_since, seen
 
@@ -37,6 +38,13 @@ class NewToken:
     status: TokenStatus
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RevokedToken:
+    """A token that was made void."""
+
+    id: str
+
+
 def change_by(caller: Caller, at_s: float, job: str, what: str) -> Change:
     """A change for the audit log."""
     return Change(at_s, caller.who, caller.via, job, what, caller.address, caller.tenant or "")
@@ -49,31 +57,48 @@ def tenant_routes(service: Service, changes: Changes, settings: ServiceSettings)
     def note(request: Request, what: str) -> None:
         changes.add(change_by(caller_of(request), service.now_s(), "", what))
 
-    @router.get("/tenants", summary="Tenants: what their jobs take, earn and cost, and their quotas")
+    @router.get(
+        "/tenants",
+        responses=documented(dict[str, TenantStatus]),
+        summary="Tenants by name: what their jobs take, earn and cost, and their quotas",
+    )
     def listed(request: Request) -> Response:
         return json_answer(seen(service, caller_of(request).tenant).status.tenants)
 
-    @router.post("/tenants", summary="Add a tenant, or give it other quotas")
+    @router.post(
+        "/tenants", status_code=201, responses=documented(Named, 201), summary="Add a tenant, or give it other quotas"
+    )
     def add(request: Request, table: Annotated[Any, Body()]) -> Response:
         tenant = tenant_from(table)
         tenants.put(tenant)
         note(request, tenant_added(tenant))
-        return json_answer({"name": tenant.name}, 201)
+        return json_answer(Named(tenant.name), 201)
 
-    @router.delete("/tenants/{tenant}", summary="Remove a tenant without jobs, and its tokens")
+    @router.delete(
+        "/tenants/{tenant}", responses=documented(Named), summary="Remove a tenant without jobs, and its tokens"
+    )
     def remove(request: Request, tenant: str) -> Response:
         jobs = [name for name in service.status().jobs if service.jobs.owner(name) == tenant]
         if jobs:
             raise InputError(f'tenant "{tenant}" has jobs: {", ".join(jobs)}; remove them first')
         tenants.remove(tenant)
         note(request, f"tenant remove {tenant}")
-        return json_answer({"name": tenant})
+        return json_answer(Named(tenant))
 
-    @router.get("/tenants/{tenant}/tokens", summary="Valid tokens of a tenant, without their secrets")
+    @router.get(
+        "/tenants/{tenant}/tokens",
+        responses=documented(list[TokenStatus]),
+        summary="Valid tokens of a tenant, without their secrets",
+    )
     def tokens(tenant: str) -> Response:
         return json_answer([_status(one) for one in tenants.tokens(tenant)])
 
-    @router.post("/tenants/{tenant}/tokens", summary="Make a token; the answer is the only place that shows it")
+    @router.post(
+        "/tenants/{tenant}/tokens",
+        status_code=201,
+        responses=documented(NewToken, 201),
+        summary="Make a token; the answer is the only place that shows it",
+    )
     def token(request: Request, tenant: str, table: Annotated[Any, Body()]) -> Response:
         fields = table if isinstance(table, dict) else {}
         check_fields(fields, ("role", "days", "note"))
@@ -85,13 +110,15 @@ def tenant_routes(service: Service, changes: Changes, settings: ServiceSettings)
         note(request, f"tenant token {tenant}: {record.id}, {record.role.value}, {days:g} days")
         return json_answer(NewToken(secret, _status(record)), 201)
 
-    @router.delete("/tenants/{tenant}/tokens/{id}", summary="Revoke a token")
+    @router.delete("/tenants/{tenant}/tokens/{id}", responses=documented(RevokedToken), summary="Revoke a token")
     def revoke(request: Request, tenant: str, id: str) -> Response:
         tenants.revoke(tenant, id)
         note(request, f"tenant revoke {tenant}: {id}")
-        return json_answer({"id": id})
+        return json_answer(RevokedToken(id))
 
-    @router.get("/audit", summary="Who changed what, when, from where; oldest first")
+    @router.get(
+        "/audit", responses=documented(tuple[Change, ...]), summary="Who changed what, when, from where; oldest first"
+    )
     def audit(request: Request) -> Response:
         tenant = caller_of(request).tenant
         return json_answer(changes.seen_by(tenant, None if tenant is None else owned_since(service, tenant)))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from headgate.server.page import WEB
 from headgate.server.run import Plan, run
 from headgate.server.service import Loop
 from headgate.server.sessions import Identity, Sessions
+from headgate.server.tenants import Tenant
 from headgate.server.what_if import WhatIf
 from tests.server.conftest import Notes
 from tests.server.fake import FakeEngine, job_file
@@ -198,7 +200,65 @@ def test_every_answer_is_described_by_openapi(stage):
         "paths"
     ].keys()
     assert all(path.startswith("/api/v1/") for path in described["paths"])
-    assert {"Cluster", "JobList", "JobDetail", "Story"} <= described["components"]["schemas"].keys()
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            answered = {code: one for code, one in operation["responses"].items() if code.startswith("2")}
+            assert len(answered) == 1, (method, path)
+            (content,) = next(iter(answered.values()))["content"].values()
+            assert content["schema"], (method, path)
+            assert "422" not in operation["responses"], (method, path)
+
+
+def test_answers_are_as_openapi_describes_them(stage):
+    described = stage.get("/openapi.json")
+    stage.show.service.tenants.put(Tenant("shop"))
+    stage.show.service.tenants.new_token("shop", "viewer", 1)
+    stage.api.post("/api/v1/jobs/click-joins/pause")
+    asked = [path for path, methods in described["paths"].items() if "get" in methods and not path.endswith("/events")]
+    for path in asked:
+        answer = stage.api.get(path.format(name="fraud-score", tenant="shop"))
+        schema = described["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert answer.status_code == 200 and list(misfits(answer.json(), schema, described, path)) == []
+    for method, path, table in (
+        ("post", "/api/v1/tenants", {"name": "ads"}),
+        ("post", "/api/v1/tenants/{tenant}/tokens", {"role": "viewer"}),
+        ("post", "/api/v1/login-links", None),
+        ("post", "/api/v1/jobs/{name}/resume", None),
+        ("post", "/api/v1/jobs", {"file": "/nowhere.py"}),
+    ):
+        answer = stage.api.request(method, path.format(name="click-joins", tenant="ads"), json=table)
+        codes = described["paths"][path][method]["responses"]
+        found = codes["4XX" if answer.status_code >= 400 else str(answer.status_code)]
+        assert list(misfits(answer.json(), found["content"]["application/json"]["schema"], described, path)) == []
+
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "object": dict, "array": list, "string": str, "number": (int, float), "integer": int, "boolean": bool, "null": type(None),
+}  # fmt: skip
+
+
+def misfits(value: Any, schema: dict[str, Any], described: dict[str, Any], where: str) -> Iterator[str]:
+    """Where a value is not as its schema says."""
+    if "$ref" in schema:
+        schema = described["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        if all(list(misfits(value, one, described, where)) for one in schema["anyOf"]):
+            yield f"{where}: fits nothing"
+        return
+    if "type" in schema and not isinstance(value, KINDS[schema["type"]]):
+        yield f"{where}: {value!r} is no {schema['type']}"
+    elif isinstance(value, list):
+        for one in value:
+            yield from misfits(one, schema.get("items", {}), described, f"{where}[]")
+    elif isinstance(value, dict):
+        parts = schema.get("properties", {})
+        other = schema.get("additionalProperties")
+        yield from (f"{where}: no {name}" for name in set(schema.get("required", ())) - value.keys())
+        for name, one in value.items():
+            if name not in parts and other is None:
+                yield f"{where}: {name} is not described"
+            inner = parts.get(name, other if isinstance(other, dict) else {})
+            yield from misfits(one, inner, described, f"{where}.{name}")
 
 
 def test_stream_tells_of_a_round_and_ends_with_the_service(stage):

@@ -2,81 +2,36 @@
 
 from __future__ import annotations
 
-import os
+import math
 import re
-import shutil
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from headgate.bench.showcase import NAMED, ROUND_S, Show, show
-from headgate.hosts.leases import Bill
+from headgate.bench import dashboard
+from headgate.bench.showcase import NAMED
 from headgate.ports import JobPhase
-from headgate.server.app import app_of, listen, served
-from headgate.server.login_routes import login_path
-from headgate.server.sessions import Identity
-from headgate.server.status import LeasesStatus, LeaseStatus
-from headgate.server.tenants import Tenant
-
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="needs axe: pip install axe-playwright-python"
+from headgate.server import api
+from headgate.server.tenants import Quota, Tenant
+from headgate.sim.reports.bars import Bar
+from tests.server.browsing import (
+    BROWSED,
+    JOB,
+    LONG_LINE,
+    PATIENCE_MS,
+    Stage,
+    chromium,
+    expect,
+    go_to,
+    opened,
+    predict,
+    row,
 )
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: chromium)"),
-]
 
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-WIDTHS = (360, 768, 1440, 3840)
-HOUR_S = 3600.0
-START_S = 1_780_000_000.0
-PATIENCE_MS = 20_000
-LONG_LINE = re.compile(r".{500}")
-"""A line with many points."""
-JOB = "/#/jobs/fraud-score"
-IMAGES = Path(__file__).parents[2] / "docs/images"
-DOCUMENTED = {
-    "dashboard-cluster-light-1440.png", "dashboard-cluster-dark-360.png", "dashboard-job-dark-1440.png", "dashboard-job-light-360.png",
-    "dashboard-what-if-light-1440.png",
-}  # fmt: skip
-
-
-class Stage:
-    """A service on show, its address, and a clock that only rounds move."""
-
-    def __init__(self, home: Path, stack: ExitStack) -> None:
-        self.now_s = START_S
-        self.show: Show = stack.enter_context(show(home, NAMED, 6 * HOUR_S, lambda: self.now_s))
-        self.service, self.engine = self.show.service, self.show.engine
-        self.rounds(6)
-        self.service.board.leases = leases()
-        self.app = app_of(self.service, "the-token")
-        listening = stack.enter_context(closing(listen()))
-        self.url = stack.enter_context(served(self.app, listening))
-
-    def rounds(self, number: int) -> None:
-        for _ in range(number):
-            self.now_s += ROUND_S
-            self.service.look()
-            self.service.round()
-
-    def link(self, who: str = "ada") -> str:
-        return self.url + login_path(self.app.state.sessions, Identity(who))
-
-
-def leases() -> LeasesStatus:
-    held = tuple(LeaseStatus(f"host-{n}", "local", "ready", "", f"127.0.0.{n + 2}", 1500.0 + 600 * n) for n in range(3))
-    bill = Bill(14, 5, 9, 2, 0, 840.0, 3.64, {"fraud-score": 1.42, "page-load": 1.10, "bid-floor": 0.86})
-    return LeasesStatus(held, bill, 0.78, ())
+pytestmark = BROWSED
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +42,8 @@ def stage(tmp_path_factory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield browser
-        browser.close()
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture
@@ -100,46 +53,6 @@ def page(browser, stage) -> Iterator[Any]:
         page.goto(stage.link())
         page.wait_for_selector("table.jobs")
         yield page
-
-
-class opened:  # used like a function
-    """A browser of its own, whose complaints fail the test."""
-
-    def __init__(self, browser, width: int = 1440, scheme: str = "light", expected: str = "") -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 1000}, color_scheme=scheme, timezone_id="UTC", locale="en-GB"
-        )
-        self.context.set_default_timeout(PATIENCE_MS)
-        self.complaints: list[str] = []
-        self.expected = expected
-
-    def __enter__(self):
-        page = self.context.new_page()
-        page.on(
-            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
-        )
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        return page
-
-    def __exit__(self, kind, *_) -> None:
-        self.context.close()
-        if kind is None:
-            found = [one for one in self.complaints if not (self.expected and self.expected in one)]
-            assert found == []
-
-
-def expect(found):
-    playwright.expect.set_options(timeout=PATIENCE_MS)
-    return playwright.expect(found)
-
-
-def row(page, name: str):
-    return page.locator("table.jobs tbody tr", has=page.get_by_role("link", name=name, exact=True))
-
-
-def go_to(page, stage: Stage, place: str = JOB):
-    page.goto(stage.url + place)
-    page.wait_for_selector("#story")
 
 
 # -- getting in
@@ -210,11 +123,11 @@ def test_actions_on_the_line_are_reached_by_keyboard(page):
 
 def test_jobs_are_filtered_by_tenant_state_attention_and_name(page):
     rows = page.locator("table.jobs tbody tr")
-    page.get_by_label("Tenant").select_option("risk")
+    page.get_by_label("Tenant", exact=True).select_option("risk")
     expect(rows).to_have_count(2)
     page.get_by_label("State").select_option("met")
     expect(rows).to_have_count(1)
-    page.get_by_label("Tenant").select_option("")
+    page.get_by_label("Tenant", exact=True).select_option("")
     page.get_by_label("State").select_option("")
     page.get_by_label("Needs attention").check()
     expect(rows).to_have_count(1)
@@ -241,6 +154,34 @@ def test_hosts_and_bill_are_shown(page):
     expect(hosts).to_contain_text("45 min")
     expect(hosts.locator(".late")).to_have_text("8.6")
     expect(page.get_by_role("region", name="Bill")).to_contain_text("3.64")
+
+
+def test_rows_draw_latency_juice_utility_lanes_and_pace_over_time(page):
+    lines = row(page, "fraud-score").locator(".spark .line")
+    expect(lines).to_have_count(5)
+    for line in lines.all():
+        expect(line).to_have_attribute("d", re.compile(r".{200}"))
+
+
+def test_phone_shows_all_figures_of_a_job(browser, stage):
+    with opened(browser, 360) as page:
+        page.goto(stage.link())
+        page.wait_for_selector("table.jobs")
+        cells = row(page, "fraud-score").locator("td")
+        for label in ("Latency", "Juice", "Utility", "Lanes", "Pace"):
+            expect(cells.and_(page.locator(f'[data-label="{label}"]'))).to_be_visible()
+
+
+def test_actions_that_are_left_out_are_counted(browser, stage, monkeypatch):
+    monkeypatch.setattr(api, "SHOWN_ACTIONS", 4)
+    with opened(browser) as page:
+        page.goto(stage.link())
+        page.wait_for_selector("table.jobs")
+        expect(page.get_by_role("region", name="Actions")).to_contain_text("newest 4 of 6 actions")
+        expect(page.get_by_role("region", name="Utility")).to_contain_text("newest 4 of 6 actions")
+        monkeypatch.setattr(api, "SHOWN_ACTIONS", 1)
+        go_to(page, stage)
+        expect(page.get_by_role("region", name="Latency")).to_contain_text("newest 1 of 2 actions")
 
 
 def test_next_round_appears_without_a_reload(page, stage):
@@ -286,6 +227,7 @@ def test_latency_percentiles_and_epochs_are_drawn(page, stage):
     falls = page.get_by_role("region", name="Epochs").locator(".fall")
     expect(falls.nth(3)).to_be_visible()
     assert "sink archive" in falls.first.get_attribute("aria-label")
+    expect(page.get_by_role("region", name="Epochs")).to_contain_text("holds the Spark stages that the sink needs")
 
 
 def test_story_expands_to_symptom_diagnosis_remedy_and_effect(page, stage):
@@ -372,7 +314,7 @@ def test_pause_asks_first_and_resume_continues(page, stage):
     expect(page.locator(".title .verdict")).not_to_have_text("paused")
     page.get_by_role("link", name="Cluster").click()
     expect(page.get_by_role("region", name="Changes by people")).to_contain_text("stock-levels pause")
-    expect(page.get_by_role("region", name="Changes by people")).to_contain_text("ada, dashboard")
+    expect(page.get_by_role("region", name="Changes by people")).to_contain_text("ada, dashboard, from 127.0.0.1")
 
 
 def test_theme_is_chosen_and_kept(page):
@@ -388,11 +330,6 @@ def test_theme_is_chosen_and_kept(page):
 
 
 # -- predictions
-
-
-def predict(page, wait_ms: int = 300_000):
-    page.get_by_role("button", name="Predict").click()
-    page.locator("table.outlook").wait_for(timeout=wait_ms)
 
 
 def test_person_asks_what_twice_the_load_would_do(page, stage):
@@ -417,6 +354,19 @@ def test_person_asks_about_one_job_from_its_page(page, stage):
     expect(page.locator("table.outlook tr", has_text="page-load")).to_contain_text("10 s")
 
 
+def test_person_asks_how_many_hosts_twice_the_load_needs(page, stage):
+    page.get_by_role("link", name="What if?").click()
+    page.get_by_role("button", name="How many hosts for twice the load?").click()
+    expect(page.get_by_label("Hosts", exact=True)).to_be_disabled()
+    predict(page)
+    sizes = page.get_by_role("region", name="Sizes tried").locator("li")
+    expect(sizes.first).to_contain_text(re.compile(r"^\d+ hosts?"))
+    met = sizes.locator(".verdict.met").count()
+    least = page.locator(".stat", has_text="Least that meets all")
+    expect(least).to_contain_text(f"{sizes.count()} sizes tried")
+    expect(least.locator("strong")).to_have_text("none" if met == 0 else re.compile(r"^\d+$"))
+
+
 def test_question_that_cannot_be_answered_is_refused_in_a_sentence(browser, stage):
     with opened(browser, expected="400") as page:
         page.goto(stage.link())
@@ -427,88 +377,21 @@ def test_question_that_cannot_be_answered_is_refused_in_a_sentence(browser, stag
         expect(page.get_by_role("alert")).to_contain_text("must be between 0 and 1000 times")
 
 
-# -- for everybody
+# -- tenants, removal
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_wider_than_the_window(browser, stage, width):
-    with opened(browser, width) as page:
-        page.goto(stage.link())
-        page.wait_for_selector("table.jobs")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        go_to(page, stage)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.goto(stage.url + "/#/what-if")
-        page.get_by_label("Times the input").fill("2")
-        predict(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser, stage, scheme):
-    with opened(browser, scheme=scheme) as page:
-        page.goto(stage.url)
-        page.get_by_label("Login code or token").wait_for()
-        found = {"login": broken_rules(page)}
-        page.goto(stage.link())
-        page.reload()
-        page.wait_for_selector("table.jobs")
-        found["cluster"] = broken_rules(page)
-        go_to(page, stage)
-        page.locator("summary").first.click()
-        found["job"] = broken_rules(page)
-        page.get_by_role("button", name="Change …").click()
-        page.get_by_role("dialog").wait_for()
-        found["dialog"] = broken_rules(page)
-        page.keyboard.press("Escape")
-        page.goto(stage.url + "/#/what-if")
-        page.get_by_role("button", name="Twice the load", exact=True).click()
-        predict(page)
-        found["what if"] = broken_rules(page)
-    assert found == {place: [] for place in found}
-
-
-def broken_rules(page) -> list[str]:
-    return [
-        f"{rule['id']}: {node['html'][:120]}"
-        for rule in axe.Axe().run(page).response["violations"]
-        for node in rule["nodes"]
-    ]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 360])
-def test_screenshots_for_the_docs(browser, stage, tmp_path, scheme, width):
-    """`HEADGATE_SCREENSHOTS=1 pytest -k screenshots tests/server/test_dashboard.py` renews those that the docs show."""
-    with opened(browser, width, scheme) as page:
-        page.goto(stage.link())
-        page.wait_for_selector("table.jobs")
-        if width == WIDTHS[2]:
-            page.locator(".mark").nth(2).hover()
-        photograph(page, tmp_path / f"dashboard-cluster-{scheme}-{width}.png")
-        go_to(page, stage)
-        page.locator("details", has_text="5 → 8 lanes").locator("summary").click()
-        page.mouse.move(0, 0)
-        page.evaluate("scrollTo(0, 0)")
-        photograph(page, tmp_path / f"dashboard-job-{scheme}-{width}.png", full_page=width == WIDTHS[2])
-        page.goto(stage.url + "/#/what-if")
-        page.get_by_role("button", name="Twice the load", exact=True).click()
-        predict(page)
-        page.evaluate("scrollTo(0, 0)")
-        photograph(page, tmp_path / f"dashboard-what-if-{scheme}-{width}.png", full_page=width == WIDTHS[2])
-    for path in tmp_path.glob("*.png"):
-        if path.name in DOCUMENTED:
-            assert (IMAGES / path.name).exists() or "HEADGATE_SCREENSHOTS" in os.environ
-            if "HEADGATE_SCREENSHOTS" in os.environ:
-                shutil.copy(path, IMAGES)
-
-
-def photograph(page, path: Path, full_page: bool = False) -> None:
-    """A picture of few colours, which takes a third of the space."""
-    page.screenshot(path=path, full_page=full_page)
-    with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+def test_tenants_are_shown_with_what_they_earn_take_and_cost(page, stage):
+    stage.service.tenants.put(Tenant("risk", Quota(jobs=4, worth=135), weight=2.0))
+    stage.rounds(1)
+    tenants = page.get_by_role("region", name="Tenants")
+    risk = tenants.locator("tbody tr", has=page.get_by_role("rowheader", name="risk"))
+    expect(risk).to_contain_text("weight 2")
+    expect(risk).to_contain_text("of 2 jobs")
+    expect(risk.locator('[data-label="Budget of worth"]')).to_have_text("135 of 135, used up")
+    expect(risk.locator(".quotas")).to_contain_text("jobs 2 of 4")
+    expect(risk.locator('[data-label="Cost"]')).to_have_text("1.42")
+    expect(risk.locator(".utility .meter")).to_have_attribute("aria-label", re.compile(r"of 135 points"))
+    assert [name.split()[0] for name in tenants.locator("tbody th").all_inner_texts()] == ["shop", "risk", "ads"]
 
 
 def test_tenant_sees_its_own_jobs_and_a_viewer_has_nothing_to_change(browser, stage):
@@ -525,6 +408,8 @@ def test_tenant_sees_its_own_jobs_and_a_viewer_has_nothing_to_change(browser, st
             assert set(page.locator("table.jobs th a").all_inner_texts()) == own
             assert page.get_by_role("link", name="What if?").count() == 0
             assert page.locator("#hosts").count() == 0
+            expect(page.get_by_role("region", name="Tenants").locator("tbody th")).to_have_count(1)
+            expect(page.get_by_role("region", name="Tenants").locator("tbody th")).to_contain_text(tenant)
             page.goto(stage.url + JOB)
             page.wait_for_selector("#story")
             assert page.locator(".title .buttons button").count() == buttons
@@ -541,3 +426,45 @@ def test_removed_job_needs_its_name_typed_and_leaves_the_list(page, stage):
     expect(page.locator("table.jobs")).to_be_visible()
     expect(page.locator("table.jobs")).not_to_contain_text("campaign-reach")
     assert "campaign-reach" not in stage.service.status().jobs
+
+
+# -- what the benchmark measures
+
+
+SLOW = """
+const fast = window.fetch;
+window.fetch = async (...what) => {
+  const answer = await fast(...what);
+  await new Promise((done) => setTimeout(done, window.slow || 0));
+  return answer;
+};
+"""
+"""Answers come late once the page has a number of milliseconds."""
+
+
+@pytest.mark.parametrize("place", ["/#/?range=604800", JOB])
+def test_update_that_changes_the_page_late_is_measured_as_late(browser, stage, monkeypatch, place):
+    monkeypatch.setattr(dashboard, "SETTLED_MS", 100.0)
+    with opened(browser) as page:
+        page.add_init_script(dashboard.WATCH + SLOW)
+        page.goto(stage.link())
+        page.wait_for_selector("table.jobs")
+        page.goto(stage.url + place)
+        page.wait_for_selector(dashboard.DRAWN)
+        page.wait_for_load_state("networkidle")
+        page.evaluate("window.slow = 400")
+        threading.Timer(0.2, stage.rounds, (1,)).start()
+        assert 400 <= dashboard.update_ms(page) <= PATIENCE_MS
+
+
+def test_update_that_never_changes_the_page_holds_no_bar(browser, stage, monkeypatch):
+    monkeypatch.setattr(dashboard, "UPDATE_LIMIT_MS", 300.0)
+    with opened(browser) as page:
+        page.add_init_script(dashboard.WATCH)
+        page.goto(stage.link())
+        page.wait_for_selector("table.jobs")
+        page.wait_for_load_state("networkidle")
+        page.evaluate("Object.defineProperty(window, 'changed', { get: () => 0, set: () => {} })")
+        threading.Timer(0.2, stage.rounds, (1,)).start()
+        assert math.isnan(dashboard.update_ms(page))
+    assert not Bar(name="an update", value=math.nan, op="<=", bar=1000.0).holds

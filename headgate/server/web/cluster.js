@@ -1,6 +1,7 @@
-// The cluster: utility over time with the actions of the loop, all jobs, hosts, bill, and who changed what.
-import { html, useMemo, Card, Empty, Meter, Ranges, Stat, Time, Verdict, UNKNOWN, ago, count, money, pace, percent, plural, points, seconds, share, verdictOf, clock } from "./ui.js";
+// The cluster: utility over time with the actions of the loop, all jobs, tenants, hosts, bill, and who changed what.
+import { html, useMemo, Card, Empty, Meter, Ranges, Stat, Time, Verdict, UNKNOWN, ago, count, money, newest, pace, percent, plural, points, seconds, share, verdictOf, clock } from "./ui.js";
 import { Legend, LineChart, Sparkline } from "./charts.js";
+import { Tenants } from "./tenants.js";
 
 const BROKEN = new Set(["missed", "failed", "retrying", "stale"]);
 const RANK = { failed: 0, retrying: 1, missed: 2, stale: 3, measuring: 4, starting: 5, met: 6, paused: 7 };
@@ -31,6 +32,7 @@ export function ClusterPage({ cluster, jobs, range, choose, params, setParam, te
     { label: "Maximum", values: cluster.utility.max_score, className: "goal" },
   ];
   const marks = useMemo(() => cluster.actions.map(actionMark), [cluster]);
+  const actions = cluster.actions.length + cluster.more_actions;
   return html`<h1 class="sr">Cluster</h1>
   ${cluster.problem ? html`<p class="banner bad" role="alert"><${Shape} />${cluster.problem}</p>` : null}
   <dl class="stats">
@@ -40,15 +42,16 @@ export function ClusterPage({ cluster, jobs, range, choose, params, setParam, te
     <${Stat} label="Control loop" value=${cluster.phase === "not converged" ? "searching" : cluster.phase} note=${cluster.at_s === null ? "no round yet" : `round ${ago(cluster.at_s, cluster.now_s)}${cluster.policy === "headgate" ? "" : ` · policy ${cluster.policy}`}`} />
     ${cluster.bill ? html`<${Stat} label="Spending" value=${money(cluster.bill.spending_per_hour)} unit="per hour" note="${money(cluster.bill.cost)} so far" />` : null}
   </dl>
-  <${Card} title="Utility" id="utility" className="wide" aside=${html`<${Legend} lines=${lines} /><${Ranges} value=${range} choose=${choose} />`}>
+  <${Card} title="Utility" id="utility" className="wide" note=${cluster.more_actions ? newest(cluster.actions.length, actions, "action") : ""} aside=${html`<${Legend} lines=${lines} /><${Ranges} value=${range} choose=${choose} />`}>
     <${LineChart} times=${cluster.utility.at_s} lines=${lines} from_s=${cluster.now_s - range} to_s=${cluster.now_s} show=${points} marks=${marks} area=${true}
       most=${Math.max(...cluster.utility.max_score, 1) * 1.08} label="Total utility over time against its maximum, with the actions of the control loop"
-      summary="Utility ${points(cluster.score)} of ${points(cluster.max_score)} now; ${plural(cluster.actions.length, "action")} in this range." />
+      summary="Utility ${points(cluster.score)} of ${points(cluster.max_score)} now; ${plural(actions, "action")} in this range." />
     ${cluster.decision ? html`<p class="decision"><span>Last decision</span>${cluster.decision}</p>` : null}
   </${Card}>
   <${Jobs} jobs=${jobs} params=${params} setParam=${setParam} />
+  <${Tenants} tenants=${cluster.tenants} />
   <div class="columns">
-    <${Actions} actions=${cluster.actions} now_s=${cluster.now_s} />
+    <${Actions} actions=${cluster.actions} total=${actions} now_s=${cluster.now_s} />
     <div class="stack">
       ${tenant ? null : html`<${Hosts} hosts=${cluster.hosts} />`}
       ${cluster.bill ? html`<${Bill} bill=${cluster.bill} />` : null}
@@ -79,8 +82,8 @@ function Jobs({ jobs, params, setParam }) {
     <label class="check"><input type="checkbox" checked=${missed} onChange=${(event) => setParam("missed", event.target.checked ? "1" : "")} />Needs attention</label>
   </form>`;
   return html`<${Card} title="Jobs" id="jobs" className="wide flush" note=${shown.length === jobs.jobs.length ? plural(shown.length, "job") : `${shown.length} of ${plural(jobs.jobs.length, "job")}`} aside=${filters}>
-    ${shown.length ? html`<table class="jobs">
-      <thead><tr><th scope="col">Job</th><th scope="col" class="mid">State</th><th scope="col" class="number">Latency</th><th scope="col" class="far">Latency and intent</th><th scope="col" class="number mid">Juice</th><th scope="col" class="number">Utility</th><th scope="col" class="number mid">Lanes</th><th scope="col" class="mid">Pace</th></tr></thead>
+    ${shown.length ? html`<table class="jobs wrap">
+      <thead><tr><th scope="col">Job</th><th scope="col">State</th><th scope="col" class="number">Latency</th><th scope="col">Latency and intent</th><th scope="col" class="number">Juice</th><th scope="col" class="number">Utility</th><th scope="col" class="number">Lanes</th><th scope="col" class="number">Pace</th></tr></thead>
       <tbody>${shown.map((job) => html`<${Row} key=${job.name} job=${job} />`)}</tbody>
     </table>` : html`<${Empty}>${jobs.jobs.length ? "No job fits these filters." : "No job runs yet. Submit one with headgate submit FILE."}</${Empty}>`}
   </${Card}>`;
@@ -91,21 +94,23 @@ function Row({ job }) {
   const tone = verdict === "met" ? "good" : BROKEN.has(verdict) ? "bad" : "";
   const late = status.latency_s !== null && status.latency_intent_s !== null && status.latency_s > status.latency_intent_s;
   return html`<tr>
-    <th scope="row"><a href="#/jobs/${encodeURIComponent(job.name)}">${job.name}</a><span class="under">${status.tenant} · ${status.intent || "no intent"}</span><span class="narrow"><${Verdict} verdict=${verdict} /></span></th>
-    <td class="mid"><${Verdict} verdict=${verdict} title=${status.reason} /></td>
-    <td class="number ${late ? "late" : ""}">${seconds(status.latency_s)}</td>
-    <td class="far">${series ? html`<${Sparkline} values=${series.latency_s} goal=${status.latency_intent_s || undefined} className=${tone} width=${132} />` : null}</td>
-    <td class="number mid">${share(status.juice)}</td>
-    <td class="number utility"><span>${points(status.utility)}<small> / ${points(status.worth)}</small></span><${Meter} value=${status.utility} most=${status.worth} tone=${tone} label="${points(status.utility)} of ${points(status.worth)} points" /></td>
-    <td class="number mid lanes">${series ? html`<${Sparkline} values=${series.lanes} width=${48} />` : null}<span>${job.lanes === null ? UNKNOWN : job.lanes}</span></td>
-    <td class="mid">${pace(status.pace_s)}</td>
+    <th scope="row"><a href="#/jobs/${encodeURIComponent(job.name)}">${job.name}</a><span class="under">${status.tenant} · ${status.intent || "no intent"}</span></th>
+    <td class="state"><${Verdict} verdict=${verdict} title=${status.reason} /></td>
+    <td class="number ${late ? "late" : ""}" data-label="Latency">${seconds(status.latency_s)}</td>
+    <td class="over-time">${series ? html`<${Sparkline} values=${series.latency_s} goal=${status.latency_intent_s || undefined} className=${tone} width=${132} />` : null}</td>
+    <td class="number" data-label="Juice">${trend(series, "juice", status.juice_intent || 1)}<span class="value">${share(status.juice)}</span></td>
+    <td class="number utility" data-label="Utility">${trend(series, "utility", status.worth)}<span class="value">${points(status.utility)}<small> / ${points(status.worth)}</small></span><${Meter} value=${status.utility} most=${status.worth} tone=${tone} label="${points(status.utility)} of ${points(status.worth)} points" /></td>
+    <td class="number" data-label="Lanes">${trend(series, "lanes")}<span class="value">${job.lanes === null ? UNKNOWN : job.lanes}</span></td>
+    <td class="number" data-label="Pace">${trend(series, "pace_s")}<span class="value pace">${pace(status.pace_s)}</span></td>
   </tr>`;
 }
 
-function Actions({ actions, now_s }) {
-  const newest = actions.slice(-8).reverse();
-  return html`<${Card} title="Actions" id="actions" note=${plural(actions.length, "action")}>
-    ${newest.length ? html`<ol class="events">${newest.map((one) => html`<li key=${one.id} class=${one.applied === false ? "bad" : ""}>
+const trend = (series, name, goal) => (series ? html`<${Sparkline} values=${series[name]} goal=${goal} width=${48} />` : null);
+
+function Actions({ actions, total, now_s }) {
+  const shown = actions.slice(-8).reverse();
+  return html`<${Card} title="Actions" id="actions" note=${newest(shown.length, total, "action")}>
+    ${shown.length ? html`<ol class="events">${shown.map((one) => html`<li key=${one.id} class=${one.applied === false ? "bad" : ""}>
       <${Time} at_s=${one.at_s} now_s=${now_s} />
       <div><p>${one.job ? html`<a href="#/jobs/${encodeURIComponent(one.job)}">${one.job}</a>` : html`<b>${one.host || "cluster"}</b>`} ${one.what || one.kind}</p>
       <p class="cause">${one.cause}</p><p class="effect">${effectText(one)}</p></div>
@@ -124,16 +129,19 @@ function Hosts({ hosts }) {
 }
 
 function Bill({ bill }) {
-  const jobs = Object.entries(bill.cost_by_job).sort((one, other) => other[1] - one[1]).slice(0, 8);
+  const sorted = Object.entries(bill.cost_by_job).sort((one, other) => other[1] - one[1]);
+  const jobs = sorted.slice(0, 8), others = sorted.slice(8);
   return html`<${Card} title="Bill" id="bill" note="${plural(bill.leases, "lease")}, ${plural(bill.paid_btus, "billing unit")}" className="flush">
     <table class="small"><thead><tr><th scope="col">Job</th><th scope="col" class="number">Cost</th></tr></thead>
     <tbody>${jobs.map(([name, cost]) => html`<tr key=${name}><th scope="row">${name}</th><td class="number">${money(cost)}</td></tr>`)}
+    ${others.length ? html`<tr><th scope="row">${plural(others.length, "other job")}</th><td class="number">${money(others.reduce((sum, [, cost]) => sum + cost, 0))}</td></tr>` : null}
     <tr class="total"><th scope="row">All hosts<span class="under">${seconds(bill.wasted_s)} paid and not used</span></th><td class="number">${money(bill.cost)}</td></tr></tbody></table>
   </${Card}>`;
 }
 
 function Changes({ changes, now_s }) {
-  return html`<${Card} title="Changes by people" id="changes">
-    ${changes.length ? html`<ol class="events">${changes.slice(-8).reverse().map((one) => html`<li><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p>${one.job ? html`<b>${one.job}</b> ` : null}${one.what}</p><p class="cause">${one.who}, ${one.via}</p></div></li>`)}</ol>` : html`<${Empty}>No person changed a job yet.</${Empty}>`}
+  const shown = changes.slice(-8).reverse();
+  return html`<${Card} title="Changes by people" id="changes" note=${changes.length > shown.length ? "the newest 8; headgate audit lists all" : ""}>
+    ${shown.length ? html`<ol class="events">${shown.map((one) => html`<li><${Time} at_s=${one.at_s} now_s=${now_s} /><div><p>${one.job ? html`<b>${one.job}</b> ` : null}${one.what}</p><p class="cause">${one.who}, ${one.via}${one.address ? `, from ${one.address}` : ""}</p></div></li>`)}</ol>` : html`<${Empty}>No person changed a job yet.</${Empty}>`}
   </${Card}>`;
 }

@@ -1,5 +1,5 @@
 // One job: its goals and figures, its operators and lanes, its latency, its epochs, and its story.
-import { html, useMemo, useState, Card, Empty, Meter, Ranges, Stat, Time, Verdict, UNKNOWN, bytes, count, pace, percent, plural, points, seconds, share, verdictOf } from "./ui.js";
+import { html, useMemo, useState, Card, Empty, Meter, Ranges, Stat, Time, Verdict, UNKNOWN, bytes, count, newest, pace, percent, plural, points, seconds, share, verdictOf } from "./ui.js";
 import { Legend, LineChart } from "./charts.js";
 import { Change, Confirm } from "./dialogs.js";
 import { Graph } from "./graph.js";
@@ -72,7 +72,7 @@ function LatencyCard({ job, range, choose }) {
     { label: "Goal", values: found.intent_s, className: "goal" },
   ];
   const marks = useMemo(() => job.actions.map(actionMark), [job]);
-  return html`<${Card} title="Latency" id="latency" className="wide" aside=${html`<${Legend} lines=${lines} /><${Ranges} value=${range} choose=${choose} />`}>
+  return html`<${Card} title="Latency" id="latency" className="wide" note=${job.more_actions ? newest(job.actions.length, job.actions.length + job.more_actions, "action") : ""} aside=${html`<${Legend} lines=${lines} /><${Ranges} value=${range} choose=${choose} />`}>
     <${LineChart} times=${found.at_s} lines=${lines} from_s=${job.now_s - range} to_s=${job.now_s} show=${seconds} marks=${marks}
       label="Latency percentiles over time against the goal, with actions" summary="Latency is ${seconds(job.status.latency_s)} now, the goal ${seconds(job.status.latency_intent_s)}." />
     <div class="pair">
@@ -105,7 +105,7 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
 function KeyedState({ operators }) {
   const shown = operators.filter((one) => one.slices.length);
   if (!shown.length) return null;
-  return html`<${Card} title="Keyed state" id="keyed" note="slices of the keys by lane; the more rows a slice gets, the darker">
+  return html`<${Card} title="Keyed state" id="keyed" note="slices of the keys by lane; the more rows a slice gets, the stronger its colour">
     ${shown.map((one) => html`<${Slices} operator=${one} /><${HotKeys} keys=${one.hot_keys} />`)}
   </${Card}>`;
 }
@@ -154,7 +154,7 @@ function Epochs({ epochs, now_s }) {
   const className = (name) => (name.startsWith("sink") ? `part-sink-${sinks.indexOf(name) % 4}` : `part-${name.split(" ")[0]}`);
   const took = (one) => sum(one.spans.map((span) => span.took_s));
   const most = Math.max(...shown.map(took), 1e-9);
-  return html`<${Card} title="Epochs" id="epochs" note="the last epochs, part by part">
+  return html`<${Card} title="Epochs" id="epochs" note="the last epochs, part by part; the part of a sink holds the Spark stages that the sink needs">
     <ul class="legend">${names.map((name) => html`<li><span class="swatch ${className(name)}"></span>${name}</li>`)}</ul>
     <ol class="falls">${shown.map((one) => {
       const words = one.spans.map((span) => `${partName(span)} ${seconds(span.took_s)}`).join(", ");
@@ -177,7 +177,7 @@ function Failures({ failures, now_s }) {
 
 function StoryCard({ story, now_s }) {
   const entries = story.entries.slice(0, 60);
-  return html`<${Card} title="Story" id="story" note="what was measured, decided and done, newest first">
+  return html`<${Card} title="Story" id="story" note=${`what was measured, decided and done, newest first${story.entries.length > entries.length ? `: the newest ${entries.length} entries` : ""}`}>
     ${entries.length ? html`<ol class="story">${entries.map((one) => html`<${Entry} key="${one.kind}-${one.at_s}-${one.text}" entry=${one} now_s=${now_s} />`)}</ol>` : html`<${Empty}>Nothing happened to this job in this range.</${Empty}>`}
   </${Card}>`;
 }

@@ -44,6 +44,7 @@ export const share = (value) => (known(value) ? grouped(value, 2) : UNKNOWN);
 export const percent = (value) => (known(value) ? `${grouped(100 * value, 0)} %` : UNKNOWN);
 export const money = (value) => (known(value) ? grouped(value, 2) : UNKNOWN);
 export const pace = (value) => (!known(value) ? UNKNOWN : value === 0 ? "back to back" : `every ${seconds(value)}`);
+export const newest = (shown, total, word) => (shown < total ? `newest ${shown} of ${plural(total, word)}` : plural(total, word));
 export const plural = (number, word) => `${grouped(number, 0)} ${word}${number === 1 ? "" : "s"}`;
 
 const two = (value) => String(value).padStart(2, "0");

@@ -121,13 +121,13 @@ function Jobs({ answer }) {
     .sort((one, other) => lost(one.now, one.then) - lost(other.now, other.then) || one.name.localeCompare(other.name));
   const text = (one, show) => (one ? show(one) : UNKNOWN);
   return html`<${Card} title="Jobs" id="outlook" className="flush" note="measured now → predicted; largest loss first">
-    <table class="jobs outlook"><thead><tr><th scope="col">Job</th><th scope="col" class="mid">Predicted</th><th scope="col" class="number">Latency</th><th scope="col" class="number mid">Juice</th><th scope="col" class="number">Utility</th><th scope="col" class="number mid">Lanes</th></tr></thead>
+    <table class="jobs outlook wrap"><thead><tr><th scope="col">Job</th><th scope="col">Predicted</th><th scope="col" class="number">Latency</th><th scope="col" class="number">Juice</th><th scope="col" class="number">Utility</th><th scope="col" class="number">Lanes</th></tr></thead>
     <tbody>${rows.map(({ name, now, then }) => html`<tr key=${name}>
-      <th scope="row"><a href="#/jobs/${encodeURIComponent(name)}">${name}</a><span class="under">${then.intent}</span><span class="narrow"><${Verdict} verdict=${verdict(then)} /></span></th>
-      <td class="mid"><${Verdict} verdict=${verdict(then)} /></td>
-      <td class="number">${both(text(now, (one) => seconds(one.latency_s)), seconds(then.latency_s))}</td>
-      <td class="number mid">${both(text(now, (one) => share(one.juice)), share(then.juice))}</td>
-      <td class="number utility"><span>${both(text(now, (one) => points(one.utility)), points(then.utility))}<small> / ${points(then.worth)}</small></span><${Meter} value=${then.utility} most=${then.worth} tone=${then.met ? "good" : "bad"} label="${points(then.utility)} of ${points(then.worth)} points" /></td>
-      <td class="number mid">${both(text(now, (one) => count(one.lanes)), count(then.lanes))}</td></tr>`)}</tbody></table>
+      <th scope="row"><a href="#/jobs/${encodeURIComponent(name)}">${name}</a><span class="under">${then.intent}</span></th>
+      <td class="state"><${Verdict} verdict=${verdict(then)} /></td>
+      <td class="number" data-label="Latency">${both(text(now, (one) => seconds(one.latency_s)), seconds(then.latency_s))}</td>
+      <td class="number" data-label="Juice">${both(text(now, (one) => share(one.juice)), share(then.juice))}</td>
+      <td class="number utility" data-label="Utility"><span class="value">${both(text(now, (one) => points(one.utility)), points(then.utility))}<small> / ${points(then.worth)}</small></span><${Meter} value=${then.utility} most=${then.worth} tone=${then.met ? "good" : "bad"} label="${points(then.utility)} of ${points(then.worth)} points" /></td>
+      <td class="number" data-label="Lanes">${both(text(now, (one) => count(one.lanes)), count(then.lanes))}</td></tr>`)}</tbody></table>
   </${Card}>`;
 }

@@ -78,6 +78,8 @@ class EpochJob:
     """Epochs finished with the allocation of now."""
     busy_slots: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
+    pending_kb: float = 0.0
+    """Memory of the rows of the epoch in flight."""
     points: list[tuple[float, float]] = field(default_factory=list)
     fixed_s: float = 0.0
     """The part of the epoch in flight that does not depend on its rows."""

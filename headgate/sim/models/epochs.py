@@ -184,6 +184,7 @@ class EpochEngine(SimulatedEngine):
             return
         self._count_arrivals(name, run)
         rows = run.pending = self._read(name, run)
+        run.pending_kb = sum(rows.values()) * _row_kb(run)
         self._peak_kb = max(self._peak_kb, self._rows_kb())
         offered = rows_per_operator(run, rows)
         staged = {operator: count for operator, count in offered.items() if operator in lanes}
@@ -276,7 +277,7 @@ class EpochEngine(SimulatedEngine):
 
     def _rows_kb(self) -> float:
         """Memory that the rows of running epochs take, on all hosts together."""
-        return sum(sum(run.pending.values()) * _row_kb(run) for run in self._runs.values())
+        return sum(run.pending_kb for run in self._runs.values())
 
     def _memory_used(self, host: HostSpec, rows_kb: float) -> float | None:
         """Share of the memory of a host that lanes and the rows of running epochs take; None if the size of the memory is not known."""
@@ -323,7 +324,7 @@ class EpochEngine(SimulatedEngine):
             self._finish(name)
         elif any(self._is_suspect(host) for host in cut):
             run.in_epochs_s += self._now_s - run.started_s
-            run.busy_cores, run.tasks, run.pending = 0.0, (0.0, 0.0), {}
+            run.busy_cores, run.tasks, run.pending, run.pending_kb = 0.0, (0.0, 0.0), {}, 0.0
             self._plan(self._now_s, name, "start")
         else:
             self._plan(self._now_s + STUCK_S, name, "finish")
@@ -348,7 +349,7 @@ class EpochEngine(SimulatedEngine):
             run.cost = run.cost.after(sum(run.pending.values()), self._now_s - run.started_s)
             run.most_rows = max(constants.LEAST_EPOCH_ROWS, run.cost.rows_in(constants.LONGEST_EPOCH_S))
         run.read_to_s, run.busy_cores, run.busy_slots = run.until_s, 0.0, 0.0
-        run.tasks, run.pending = (0.0, 0.0), {}
+        run.tasks, run.pending, run.pending_kb = (0.0, 0.0), {}, 0.0
         self._plan_start(name)
 
     def _report(self, run: EpochJob, rows: float) -> None:

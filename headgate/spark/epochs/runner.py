@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.model import EpochPart, EpochTiming, JobAllocation
+from headgate.log_context import work_for
 from headgate.spark import jvm, session
 from headgate.spark.epochs import carrying
 from headgate.spark.epochs.attempts import Attempts
@@ -64,6 +65,8 @@ class EpochRunner:
         self._counting = counting
         self._writing = writing
         self._timeline = timeline
+        self.epoch = timeline.next_epoch()
+        """The epoch in flight, or the next one if none is."""
         self.attempts = Attempts(parts.context.graph.sinks, self._cancel_jobs)
         self.error: BaseException | None = None
         """What the last epoch raised."""
@@ -72,6 +75,8 @@ class EpochRunner:
 
     def run(self, batch: DataFrame, number: int) -> None:
         """Spark's callback for each epoch."""
+        work_for(self._context.name, number)  # what the thread logs later is about this epoch too, such as its error
+        self.epoch = number
         self._connection = jvm.connection_of_thread()
         started = self._pace.begin()
         watch = Stopwatch(started, self._pace.overhead_s)
@@ -86,6 +91,7 @@ class EpochRunner:
             self._pace.wait(started, lambda: self._parts.grants.current.allocation.pace_s)
             watch.lap(EpochPart.WAIT)
             self._record(EpochTiming(number, started.wall_s - self._pace.overhead_s, rows, tuple(watch.spans)))
+            self.epoch = number + 1
         except BaseException as error:
             self._counting.counters.abandon_epoch()
             self.error = error

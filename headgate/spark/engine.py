@@ -433,6 +433,7 @@ class SparkEngine:
             self._check(job)
 
     def _check(self, job: RunningJob) -> None:
+        job.send_trace()
         failure = job.failure()
         if failure is not None:
             if job.epochs:

@@ -138,6 +138,11 @@ class RunningJob:
         """Epochs finished since the query was last started."""
         return 0 if self._run is None else self._run.counters.epochs
 
+    def send_trace(self) -> None:
+        """Send the trace of the last epoch, unless it was sent already."""
+        if self._run is not None:
+            self._run.runner.traces.send()
+
     def cancel_epoch(self, stuck: Set[str]) -> None:
         """Cancel the epoch in flight if it has Spark jobs with one of these tags; it is then planned again."""
         if self._run is not None:

@@ -44,6 +44,7 @@ def test_lines_of_a_job_name_the_epoch_that_is_in_flight_fails_or_begins(
         start(engine, job, read_limit=100)
         until(lambda: engine.states()["job"].phase is JobPhase.FAILED, "the failure")
         assert engine.states()["job"].epoch == FAILS_AT
+        assert "[stream execution thread for job [" in (engine.place_of("job").parents[1] / "spark.log").read_text()
         flag.unlink()
         engine.resume("job")
         assert (engine.states()["job"].epoch or 0) >= FAILS_AT, "a job goes on with the epoch that failed"

@@ -66,6 +66,9 @@ class JobState:
     """The shortened stack trace of the error; empty without one."""
     raised_share: int | None = None
     """Weight that the scheduler gave the job in place of the declared one; None: the declared weight applies."""
+    epoch: int | None = field(default=None, compare=False)
+    """Number of the epoch that failed, else of the epoch in flight, or of the next one if none is; None: not known. A job has not changed
+    its state because it has come to another epoch."""
 
 
 class Occupants(Protocol):

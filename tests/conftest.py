@@ -44,6 +44,7 @@ ON_ONE_SPARK = (
         "security",
         "classes",
         "tracing",
+        "log_context",
     ),
 )
 """Modules of tests/spark that share a Spark, in two groups that take equally long: each Spark is slow for its first minute."""

@@ -29,7 +29,7 @@ PLANNED_MIN: Mapping[str, float] = {
     "epochs": 2.1,
     "reconfigure": 1.1,
     "fidelity": 3.0,
-    "what-if": 3.4,
+    "what-if": 4.3,
     "slices": 0.8,
     "checkpoint": 0.9,
     "state": 2.8,

@@ -134,5 +134,5 @@ class _Nobody:
     def round(self, view: object, phase: str, action: Action | None, states: object) -> None:
         """Nothing."""
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
         """Nothing."""

@@ -180,7 +180,7 @@ class Silent:
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
         """Nothing is printed."""
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
         """The same."""
 
 

@@ -1,4 +1,4 @@
-"""The log of `headgate run --log-format json`: each line is one JSON object with time, level and message, and job and epoch where known."""
+"""The log of `headgate run --log-format json`: each line is one JSON object; lines about a job name the job and its epoch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 from headgate.alerts import ALERT
 from headgate.cli.live import ROUNDS_PER_LINE
 from headgate.clock import now_s
-from headgate.core.metrics import JobView, View
+from headgate.core.metrics import View
 from headgate.core.model import Action
+from headgate.log_context import log_context
 from headgate.ports import JobState
 
 INFO, WARNING = "info", "warning"
@@ -33,31 +34,30 @@ class JsonLog:
     def __init__(self, write: Callable[[str], None] = print_line) -> None:
         self._write = write
         self._lock = threading.Lock()
-        self._epochs: Mapping[str, int] = {}
-        """Epochs that each job had finished in the last round; replaced as a whole by the loop."""
         self._rounds = 0
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
         """One turn of the loop is done."""
-        self._epochs = {name: epochs for name, job in view.jobs.items() if (epochs := _epochs(job)) is not None}
         if action is not None:
-            self.line(view.at_s, INFO, action.sentence, action.job or "", action=action.kind.value)
+            job = action.job or ""
+            epoch = states[job].epoch if job in states else None
+            self.line(view.at_s, INFO, action.sentence, job, epoch, action=action.kind.value)
         if self._rounds % ROUNDS_PER_LINE == 0:
             self.line(view.at_s, INFO, "round", **_figures(view, phase))
         self._rounds += 1
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
-        """Something happened to a job, or to the service if it is empty."""
-        self.line(at_s, WARNING if text.startswith(ALERT) else INFO, text.removeprefix(ALERT), job)
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
+        """Something happened to a job in an epoch, or to the service if it is empty."""
+        self.line(at_s, WARNING if text.startswith(ALERT) else INFO, text.removeprefix(ALERT), job, epoch)
 
     def complain(self, text: str) -> None:
         """Something is wrong with the process itself; a log that cannot be written is no reason to end."""
         with suppress(OSError):
             self.line(now_s(), WARNING, text)
 
-    def line(self, at_s: float, level: str, message: str, job: str = "", **more: Any) -> None:
-        """Write one line; without a job, its field is left out."""
-        about = {"job": job, "epoch": self._epochs.get(job)} if job else {}
+    def line(self, at_s: float, level: str, message: str, job: str = "", epoch: int | None = None, **more: Any) -> None:
+        """Write one line; a line that belongs to no job, or to no epoch, has no such field."""
+        about = {"job": job or None, "epoch": epoch}
         known = {name: value for name, value in {**about, **more}.items() if value is not None}
         time = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
         text = json.dumps({"time": time, "level": level, "message": message, **known})  # in ASCII, whatever the locale
@@ -78,7 +78,7 @@ class JsonLog:
 
 
 class _Handler(logging.Handler):
-    """A record of Python's log as a line."""
+    """A record of Python's log as a line, with the job and the epoch that its thread works for."""
 
     def __init__(self, log: JsonLog) -> None:
         super().__init__()
@@ -88,11 +88,8 @@ class _Handler(logging.Handler):
         """The thread that logs must not fail because the output is full."""
         with suppress(OSError):
             text = record.getMessage() if record.exc_info is None else self.format(record)
-            self._log.line(record.created, record.levelname.lower(), text, logger=record.name)
-
-
-def _epochs(job: JobView) -> int | None:
-    return job.span.last.reading.epochs if job.span is not None else None
+            level, works_for = record.levelname.lower(), log_context()
+            self._log.line(record.created, level, text, works_for.job, works_for.epoch, logger=record.name)
 
 
 def _figures(view: View, phase: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ServiceScreen(Screen):
         self._states = states
         self.show(view, phase, action)
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
         """Something happened to a job, or to the service if it is empty."""
         line = f"{time_of_day(at_s)}  {job or 'headgate'}: {text}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -79,10 +79,10 @@ class Steadfast:
         with self._tried():
             self._watcher.round(view, phase, action, states)
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
         """Something happened to a job, or to the service if it is empty."""
         with self._tried():
-            self._watcher.tell(at_s, job, text)
+            self._watcher.tell(at_s, job, text, epoch)
 
     @contextmanager
     def _tried(self) -> Iterator[None]:

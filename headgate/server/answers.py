@@ -10,7 +10,7 @@ from fastapi import Response
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusalAnswer:
     """Why a request is not fulfilled, in one sentence."""
 
     error: str
@@ -25,7 +25,7 @@ class Named:
 
 def documented(model: Any, code: int = 200) -> dict[int | str, dict[str, Any]]:
     """The shapes of an answer and of refusals for OpenAPI; the answer itself is encoded without a second check."""
-    return {code: {"model": model}, "4XX": {"model": Refusal, "description": "The request is refused"}}
+    return {code: {"model": model}, "4XX": {"model": RefusalAnswer, "description": "The request is refused"}}
 
 
 def json_answer(value: Any, code: int = 200) -> Response:
@@ -36,4 +36,4 @@ def json_answer(value: Any, code: int = 200) -> Response:
 
 def refusal(sentence: str, code: int) -> Response:
     """Why a request is not fulfilled, on one line."""
-    return json_answer(Refusal(" ".join(sentence.split())), code)
+    return json_answer(RefusalAnswer(" ".join(sentence.split())), code)

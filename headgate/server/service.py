@@ -55,8 +55,8 @@ class Watcher(Protocol):
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
         """One turn of the loop is done."""
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
-        """Something happened to a job, or to the service if it is empty."""
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
+        """Something happened to a job in an epoch, or to the service if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Service:
         )
         self.changes = Changes(home, loop.service.changes_kept, self._alert_unwritten)
         policy = policy_named(loop.policy, loop.settings, loop.user_policies, in_parallel)
-        self.alerts = Alerts(watcher.tell, loop.webhook)
+        self.alerts = Alerts(self._log, loop.webhook)
         self.controller = Controller(capped, policy, journal, loop.settings, loop.observe_only, self.alerts)
         variables = TenantFile(names_in(loop.service.tenant_environment))
         rules = JobRules(loop.settings, loop.user_policies, self.accounts, variables)
@@ -295,7 +295,11 @@ class Service:
             self._tell("", told)
 
     def _tell(self, job: str, text: str) -> None:
-        self.watcher.tell(self.now_s(), job, text)
+        self._log(self.now_s(), job, text)
+
+    def _log(self, at_s: float, job: str, text: str) -> None:
+        """A change of state is told with the epoch that it was seen with, everything else with the epoch of about then."""
+        self.watcher.tell(at_s, job, text, self._state_changes.epoch_of(job))
 
     # -- what is asked
 

@@ -10,11 +10,16 @@ from headgate.server.status import Tally
 
 
 class StateChanges:
-    """Compares the states of all jobs with those that it saw last. Only the loop uses it."""
+    """Compares the states of all jobs with those that it saw last, which it replaces as a whole. Only the loop compares."""
 
     def __init__(self, board: StatusBoard, tally: Tally) -> None:
         self._board, self._tally = board, tally
         self._last: Mapping[str, JobState] = {}
+
+    def epoch_of(self, job: str) -> int | None:
+        """The epoch that the job was seen with the last time; None if not known."""
+        state = self._last.get(job)
+        return None if state is None else state.epoch
 
     def since_last(self) -> Iterator[tuple[str, str, bool]]:
         """Job, sentence, and whether the job does not run, for each change since the last call."""

@@ -2,9 +2,10 @@
 
 What readings say directly: operators and their inputs, lanes, pace, input, rows per row, seconds of an epoch. What is estimated:
 
-- Seconds per row of an operator, by a line through (rows per task, busy seconds per task) of the intervals between readings.
-  Where the intervals are alike, no line can be told apart, and all busy time counts as time for rows.
-- The fixed part of an epoch: what is left of its duration without the time for rows.
+- Seconds per row of an operator, by a line through (rows per task, busy seconds per task) of the intervals between readings. Where
+  the intervals are alike, no line can be told apart, and all busy time counts as time for rows. Where rows also differ beside a
+  steady trend, the trend counts for nothing: a JVM that becomes faster makes tasks shorter, and epochs smaller.
+- The fixed part of an epoch: what is left of its duration without the time for rows, and without the waits of its tasks for slots.
 - How much of the busy time takes a core: the cores that were used, less the model's usual cost of epochs and tasks. It is one
   share for all operators, because Spark does not count the core seconds of a task.
 """
@@ -12,7 +13,7 @@ What readings say directly: operators and their inputs, lanes, pace, input, rows
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from headgate.config import Settings
@@ -26,6 +27,8 @@ from headgate.sim.spec import EpochCosts, Event, HostSpec, JobSpec, OperatorSpec
 
 ALIKE = 0.05
 """Spread of the rows per task, as a share of their mean, at which a line counts as much as the assumption that all time is for rows."""
+LEAST_FOR_TREND = 6
+"""Intervals from which on a trend over time is taken out of their busy time and rows."""
 LEAST_FIXED_S = 0.001
 MOST_FIXED_CORES = 4.0
 """The core seconds of epochs and tasks are at most this many times what the model assumes."""
@@ -58,7 +61,7 @@ def calibrate(measured: JobMeasurements) -> Calibrated:
     kept = {name: found for name, found in spans.items() if name not in left_out}
     hosts = _hosts(measured.snapshots)
     since_s = measured.snapshots[-1].at_s - measured.settings.window_s
-    fits = {name: _fitted(found, _slots(hosts), since_s) for name, found in kept.items()}
+    fits = _without_waits({name: _fitted(found, _slots(hosts), since_s) for name, found in kept.items()}, measured)
     shares = _core_shares(fits, measured.snapshots)
     jobs = tuple(_spec(name, fits[name], shares, measured) for name in kept)
     outside = tuple(
@@ -142,6 +145,8 @@ class _JobFit:
     """Input of each source, in rows per second."""
     fixed_s: float
     """Seconds of an epoch that are not for rows."""
+    stages_s: float
+    """Seconds of an epoch in which its stages run one after another, for rows."""
     epochs_s: float
     """Epochs per second."""
 
@@ -157,8 +162,19 @@ def _fitted(spans: Sequence[Span], slots: int, since_s: float) -> _JobFit:
         operators,
         _rates([span for span in spans if span.first.at_s >= since_s - 1e-6] or spans[-1:]),
         max(LEAST_FIXED_S, (sum(map(_in_epochs_s, spans)) - rows_s) / epochs),
+        rows_s / epochs,
         epochs / seconds,
     )
+
+
+def _without_waits(fits: Mapping[str, _JobFit], measured: JobMeasurements) -> dict[str, _JobFit]:
+    """Epochs without the time for which their tasks wait for slots: as in the model, each waits for a share of the time that it takes."""
+    busy = sum(one.rows_s * one.row_s for fit in fits.values() for one in fit.operators.values())
+    waiting = _mean(measured.snapshots, "waiting")
+    share = waiting / busy if waiting is not None and busy > 0 else 0.0
+    return {
+        name: replace(fit, fixed_s=max(LEAST_FIXED_S, fit.fixed_s - share * fit.stages_s)) for name, fit in fits.items()
+    }
 
 
 def _rates(spans: Sequence[Span]) -> dict[str, float]:
@@ -196,7 +212,8 @@ def _points(name: str, spans: Sequence[Span]) -> Iterator[tuple[float, float, fl
 def slope(points: Sequence[tuple[float, float, float]]) -> float:
     """Seconds per row, from (rows, seconds, tasks) of intervals: the line through seconds and rows per task, never below 0.
 
-    The more alike the intervals are, the more the line is drawn through the origin.
+    The more alike the intervals are, the more the line is drawn through the origin. The more they differ beside a trend, the less does the
+    trend count.
 
     >>> slope([(100, 1.0, 10), (100, 1.0, 10)])
     0.01
@@ -208,13 +225,34 @@ def slope(points: Sequence[tuple[float, float, float]]) -> float:
     if tasks <= 0 or rows <= 0:
         return 0.0
     mean, mean_s = rows / tasks, busy_s / tasks
-    variance = sum(count * (one / count - mean) ** 2 for one, _, count in points if count) / tasks
-    together = (
-        sum(count * (one / count - mean) * (busy / count - mean_s) for one, busy, count in points if count) / tasks
-    )
+    counts = [count for _, _, count in points if count]
+    apart = [one / count - mean for one, _, count in points if count]
+    apart_s = [busy / count - mean_s for _, busy, count in points if count]
     prior = (ALIKE * mean) ** 2
-    line = (together + prior * mean_s / mean) / (variance + prior)
+    line = _line(apart, apart_s, counts, (mean_s / mean, prior))
+    line = _line(_without_trend(apart, counts), _without_trend(apart_s, counts), counts, (line, prior))
     return min(max(0.0, line), mean_s / mean)
+
+
+def _line(
+    apart: Sequence[float], apart_s: Sequence[float], counts: Sequence[float], before: tuple[float, float]
+) -> float:
+    """Through what rows and seconds of tasks differ from their means; `before` is the slope that is believed without them, and how much."""
+    tasks, (slope_before, prior) = sum(counts), before
+    variance = sum(count * one**2 for one, count in zip(apart, counts, strict=True)) / tasks
+    together = sum(count * one * busy for one, busy, count in zip(apart, apart_s, counts, strict=True)) / tasks
+    return (together + prior * slope_before) / (variance + prior)
+
+
+def _without_trend(values: Sequence[float], counts: Sequence[float]) -> list[float]:
+    """Values, whose mean is 0, without what grows or shrinks steadily from first to last; a few have no trend."""
+    if len(values) < LEAST_FOR_TREND:
+        return list(values)
+    middle = sum(at * count for at, count in enumerate(counts)) / sum(counts)
+    times = [at - middle for at in range(len(values))]
+    spread = sum(count * at**2 for at, count in zip(times, counts, strict=True))
+    trend = sum(count * at * value for at, value, count in zip(times, values, counts, strict=True)) / spread
+    return [value - trend * at for at, value in zip(times, values, strict=True)]
 
 
 def _staged_s(name: str, fit: _OperatorFit, spans: Sequence[Span], slots: int) -> float:

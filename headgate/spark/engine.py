@@ -28,6 +28,7 @@ from headgate.core.model import (
 )
 from headgate.core.quantities import did_you_mean
 from headgate.errors import EngineError, HeadgateError, InputError
+from headgate.log_context import working_for
 from headgate.ports import JobPhase, JobState
 from headgate.spark import pulse, session
 from headgate.spark.epochs.phases import Phases
@@ -259,7 +260,7 @@ class SparkEngine:
 
     def _start_unless_changed(self, job: RunningJob) -> None:
         """Start a job, unless it was paused or removed, or the engine closed, in the meantime."""
-        with job.guard:
+        with job.guard, working_for(job.name):
             if job.phase not in AWAITING_START or self._closing.is_set():
                 return
             job.start()
@@ -432,6 +433,7 @@ class SparkEngine:
             self._check(job)
 
     def _check(self, job: RunningJob) -> None:
+        job.send_trace()
         failure = job.failure()
         if failure is not None:
             if job.epochs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ from headgate.journal.definitions import (
     settings_text,
 )
 from headgate.loads import Sine, Steady
-from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrate
+from headgate.sim.calibrate import Calibrated, JobMeasurements, calibrate, slope
 from headgate.sim.run import engine_for, run
 from headgate.sim.spec import EpochCosts, HostSpec, JobSpec, OperatorSpec, Scenario
 from headgate.sim.whatif import Question, WhatIfChanges, answer_question, predict, with_changes
@@ -141,6 +142,27 @@ def _with_others(snapshot: Snapshot, cores: float) -> Snapshot:
         for host in snapshot.hosts
     )
     return dataclasses.replace(snapshot, hosts=hosts)
+
+
+def test_cost_of_a_row_is_told_apart_from_a_jvm_that_becomes_faster() -> None:
+    """While tasks become faster, epochs become more and smaller: small tasks come with a small fixed part, which is no cost of rows."""
+    row_s, points = 1.2e-3, list[tuple[float, float, float]]()
+    for at in range(14):
+        rows, tasks, fixed_s = 900 * (1 + 0.3 * math.sin(at * math.pi / 3)), 8.0 + at, 0.08 - 0.005 * at
+        points.append((rows, row_s * rows + fixed_s * tasks, tasks))
+    assert slope(points) == pytest.approx(row_s, rel=0.1)
+
+
+def test_cost_of_a_row_is_found_in_a_load_that_only_rises() -> None:
+    points = [(rows, 1.2e-3 * rows + 0.05 * 8, 8.0) for rows in range(400, 1400, 100)]
+    assert slope(points) == pytest.approx(1.2e-3, rel=0.1)
+
+
+def test_wait_for_slots_is_no_fixed_part_of_an_epoch() -> None:
+    jobs = [dataclasses.replace(job(f"job-{n}", 1e-3, 1.0, rate=600.0), pace_s=0.0) for n in range(8)]
+    few = dataclasses.replace(scenario(*jobs), hosts=(HostSpec("host-1", 8, 16, 4),))
+    for found in found_in(journal_of(few)).scenario.jobs:
+        assert found.epoch_costs is not None and found.epoch_costs.fixed_s == pytest.approx(0.2, rel=0.1)
 
 
 def test_reading_of_an_earlier_version_has_no_slots_and_none_are_made_up() -> None:

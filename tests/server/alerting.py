@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 import socket
 import subprocess
@@ -139,6 +140,17 @@ class Monitoring:
         answer = httpx.get(f"{self.prometheus}/api/v1/query", params={"query": expression}, trust_env=False).json()
         assert answer["status"] == "success", answer
         found: list[Any] = answer["data"]["result"]
+        return found
+
+    def values(self, expression: str) -> list[float]:
+        """What a query returns now; a value that is not a number shows nothing, so that the query returns nothing."""
+        found = [float(one["value"][1]) for one in self.query(expression)]
+        return [] if any(map(math.isnan, found)) else found
+
+    def label_values(self, metric: str, label: str) -> list[str]:
+        """What `label_values(metric, label)` of Grafana returns."""
+        url = f"{self.prometheus}/api/v1/label/{label}/values"
+        found: list[str] = httpx.get(url, params={"match[]": metric}, trust_env=False).json()["data"]
         return found
 
     def firing(self) -> set[tuple[str, str, str]]:

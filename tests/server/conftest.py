@@ -30,7 +30,7 @@ class Notes:
     def round(self, view, phase, action, states) -> None:
         self.rounds.append((view, phase, action))
 
-    def tell(self, at_s: float, job: str, text: str) -> None:
+    def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
         self.told.append((job, text))
 
 

@@ -87,7 +87,7 @@ class FakeEngine:
             backlog=self.backlog,
             latency=Latency.weighted([(latency_s, 10.0)]),
             in_epochs_s=0.9 * elapsed_s,
-            epochs=int(20 * elapsed_s),
+            epochs=self._epoch(),
         )
 
     # -- the service's side
@@ -111,10 +111,10 @@ class FakeEngine:
         self._set(name, phase=JobPhase.PAUSED)
 
     def resume(self, name: str) -> None:
-        self._set(name, phase=JobPhase.RUNNING, reason="")
+        self._set(name, phase=JobPhase.RUNNING, reason="", epoch=None)
 
     def fail(self, name: str, reason: str, phase: JobPhase = JobPhase.FAILED, trace: str = "") -> None:
-        self._set(name, phase=phase, reason=reason, trace=trace)
+        self._set(name, phase=phase, reason=reason, trace=trace, epoch=self._epoch())
 
     def set_intent(self, name: str, intent: Intent) -> None:
         self._set(name)
@@ -138,7 +138,15 @@ class FakeEngine:
         self._set(name, read_limit=rows)
 
     def states(self) -> Mapping[str, JobState]:
-        return dict(self._states)
+        now = self._epoch()
+        return {
+            name: state if state.reason else dataclasses.replace(state, epoch=now)
+            for name, state in dict(self._states).items()
+        }
+
+    def _epoch(self) -> int:
+        """Epochs that each job has finished."""
+        return int(20 * (self._clock() - self._started_s))
 
     def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -66,7 +67,12 @@ class Shop:
     troubled: str
     calm: str
     stalled: str
+    gone: str
     engine: TroubledEngine
+    stall: Callable[[], None]
+    """Ends the loop of the stalled service."""
+    go: Callable[[], None]
+    """Ends the service that is gone."""
 
 
 @pytest.fixture(scope="module")
@@ -77,49 +83,88 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
             "troubled": started(place / "troubled", "fine", "late", "broken", "unread"),
             "calm": started(place / "calm", "fine"),
             "stalled": started(place / "stalled", "fine"),
+            "gone": started(place / "gone", "fine"),
         }
-        troubled, calm, stalled = (stack.enter_context(answering(one)) for one in services.values())
-        for name in ("troubled", "calm"):
-            stack.enter_context(turning(services[name]))
+        loop, ends = stack.enter_context(ExitStack()), stack.enter_context(ExitStack())
+        troubled, calm, stalled = (stack.enter_context(answering(services[name])) for name in list(services)[:3])
+        gone = ends.enter_context(answering(services["gone"]))
+        for name, service in services.items():
+            (loop if name == "stalled" else stack).enter_context(turning(service))
         checkpoint_of(place / "troubled/jobs/fine", "count").mkdir(parents=True)
         lease = LeaseStatus("leased-1", "local", "ready", "", "here", 60.0)
         bill = dataclasses.replace(NO_BILL, cost=1.0, cost_by_job={"fine": 1.0})
         services["troubled"].board.leases = LeasesStatus((lease,), bill, 6.0, ())
-        watched = stack.enter_context(monitoring([troubled, calm, stalled], place))
+        watched = stack.enter_context(monitoring([troubled, calm, stalled, gone], place))
         engine = services["troubled"].engine
         assert isinstance(engine, TroubledEngine)
-        yield Shop(watched, troubled, calm, stalled, engine)
+        yield Shop(watched, troubled, calm, stalled, gone, engine, stall=loop.close, go=ends.close)
 
 
-def test_alerts_reach_the_receiver_within_two_minutes_and_only_those_in_trouble(shop: Shop) -> None:
+@pytest.fixture(scope="module")
+def trouble(shop: Shop) -> Shop:
+    """All services were well, and some no longer are."""
     lost = f'headgate_hosts_lost_total{{instance="{shop.troubled}"}}'
     judged = f'headgate_job_met{{instance="{shop.troubled}", job_name=~"late|unread"}}'
-    awaited(lambda: shop.monitoring.query(lost) and len(shop.monitoring.query(judged)) == 2, "the first rounds")
+    well = 'count(headgate_healthy{job="headgate"} == 1) == 4'
+    first = lambda: shop.monitoring.query(lost) and len(shop.monitoring.query(judged)) == 2  # noqa: E731
+    awaited(lambda: first() and shop.monitoring.query(well), "the first rounds")
+    assert not shop.monitoring.firing()
+    shop.stall()
+    shop.go()
     shop.engine.latencies_s["late"] = 30.0
     shop.engine.fail("broken", "no such column")
     shop.engine.unread.add("unread")
     shop.engine.hosts.remove("there")
+    return shop
+
+
+def test_alerts_reach_the_receiver_within_two_minutes_and_only_those_in_trouble(trouble: Shop) -> None:
+    shop = trouble
     expected = {
         ("HeadgateIntentBurnsFast", shop.troubled, "late"),
         ("HeadgateJobFailed", shop.troubled, "broken"),
         ("HeadgateReadingsStale", shop.troubled, "unread"),
         ("HeadgateHostLost", shop.troubled, ""),
         ("HeadgateLoopStalled", shop.stalled, ""),
+        ("HeadgateDown", shop.gone, ""),
     }
     awaited(lambda: shop.monitoring.firing() >= expected, f"all of {expected}")
     assert shop.monitoring.firing() == expected
 
 
-def test_every_query_of_the_grafana_dashboard_returns_data(shop: Shop) -> None:
-    panels = [panel for panel in json.loads(GRAFANA.read_text())["panels"] if panel["type"] != "row"]
-    queries = [target["expr"] for panel in panels for target in panel["targets"]]
-    assert len(queries) > 25
+def with_values(query: str, shop: Shop) -> str:
+    """A query of the dashboard with the variables that Grafana fills in."""
     values = {"$__rate_interval": "1m", "$instance": shop.troubled, "$tenant": ".*", "$job_name": ".*"}
-    for query in queries:
-        for name, value in values.items():
-            query = query.replace(name, value)
-        assert "$" not in query
-        awaited(partial(shop.monitoring.query, query), query)
+    for name, value in values.items():
+        query = query.replace(name, value)
+    assert "$" not in query
+    return query
+
+
+def test_every_query_of_the_grafana_dashboard_returns_data(trouble: Shop) -> None:
+    dashboard, watched = json.loads(GRAFANA.read_text()), trouble.monitoring
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    annotations = [one["expr"] for one in dashboard["annotations"]["list"]]
+    assert len(queries) > 25 and len(annotations) == 1
+    for query in (*queries, *annotations):
+        awaited(partial(watched.values, with_values(query, trouble)), query)
+
+
+def _has_values(watched: Monitoring, metric: str, label: str, values: set[str]) -> bool:
+    return values <= set(watched.label_values(metric, label))
+
+
+def test_every_variable_of_the_grafana_dashboard_has_values(shop: Shop) -> None:
+    variables = {one["name"]: one["query"] for one in json.loads(GRAFANA.read_text())["templating"]["list"]}
+    assert variables.pop("datasource") == "prometheus"
+    expected = {"instance": {shop.troubled, shop.calm}, "tenant": {"default"}, "job_name": {"fine", "late", "broken"}}
+    assert variables.keys() == expected.keys()
+    for name, query in variables.items():
+        asked = re.fullmatch(r"label_values\((.+), (\w+)\)", query["query"])
+        assert asked is not None and asked[2] == name, query
+        metric = with_values(asked[1], shop)
+        awaited(partial(_has_values, shop.monitoring, metric, name, expected[name]), query["query"])
 
 
 def test_alert_of_the_service_is_posted_to_alertmanager(shop: Shop) -> None:
@@ -159,6 +204,15 @@ class Course:
         self.scrapes: list[dict[str, float]] = []
         self.registry = registry_of(bench.service, ServiceSettings())
 
+    def restart(self, down_s: int) -> None:
+        """The service ends, does not answer for a while, and starts again with the jobs that it had."""
+        until_s = len(self.scrapes) * SCRAPE_S + down_s
+        while len(self.scrapes) * SCRAPE_S < until_s:
+            self.scrapes.append({series("up", {}): 0.0})
+            self.bench.now_s += SCRAPE_S
+        self.engine = TroubledEngine(clock=self.bench.clock)
+        self.registry = registry_of(self.bench.start(engine=self.engine), ServiceSettings())
+
     def run(self, until_s: int) -> None:
         for second in range(len(self.scrapes) * SCRAPE_S, until_s, 5):
             if second % 10 == 0 and self.turns:
@@ -178,9 +232,17 @@ class Course:
         return [{"series": name, "values": " ".join(self._values(name))} for name in names]
 
     def _values(self, name: str) -> Iterator[str]:
-        """Each scrape; `_` where the series has no sample."""
+        """Each scrape; as Prometheus does, a series that ends is marked as stale, and is absent after that."""
+        known = False
         for scrape in self.scrapes:
-            yield f"{scrape[name]!r}" if name in scrape else "_"
+            yield f"{scrape[name]!r}" if name in scrape else "stale" if known else "_"
+            known = name in scrape
+
+    def showed(self, *parts: str) -> bool:
+        """Whether a scrape had a series with all of these in its name, and another value than 0."""
+        return any(
+            value and all(one in key for one in parts) for scrape in self.scrapes for key, value in scrape.items()
+        )
 
 
 def series(name: str, labels: dict[str, str]) -> str:
@@ -218,6 +280,44 @@ def test_no_alert_fires_in_an_hour_without_trouble(bench: Bench, tmp_path: Path)
     course.run(HOUR_S + SCRAPE_S)
     assert len(course.scrapes) == HOUR_S // SCRAPE_S + 1
     fired(course, {HOUR_S: []}, tmp_path)
+
+
+def test_no_alert_fires_in_an_hour_of_ordinary_events(bench: Bench, tmp_path: Path) -> None:
+    course = Course(bench)
+    bench.submit(name="extra", intent=INTENT)
+    course.run(600)
+    bench.service.jobs.pause("fine")
+    course.run(900)
+    bench.service.jobs.resume("fine")
+    course.run(1200)
+    course.engine.latencies_s["late"] = 30.0
+    course.run(1215)
+    del course.engine.latencies_s["late"]
+    course.run(1800)
+    bench.service.jobs.remove("extra")
+    course.run(2100)
+    course.engine.fail("fine", "the source refuses connections", JobPhase.RETRYING)
+    course.run(2160)
+    course.engine.resume("fine")
+    course.run(2700)
+    course.restart(down_s=45)
+    course.run(HOUR_S + SCRAPE_S)
+    assert len(course.scrapes) == HOUR_S // SCRAPE_S + 1
+    assert course.showed("headgate_job_rounds_total", 'job_name="late"', 'verdict="missed"')
+    assert all(course.showed('job_name="fine"', f'phase="{phase}"') for phase in ("paused", "retrying"))
+    assert bench.service.tally.judged["fine"] > 0 and "extra" not in bench.registry_names()
+    fired(course, {HOUR_S: []}, tmp_path)
+
+
+def test_job_that_is_started_again_and_again_fires_after_five_minutes(bench: Bench, tmp_path: Path) -> None:
+    course = Course(bench)
+    course.run(TROUBLE_S)
+    for begin_s in range(TROUBLE_S, TROUBLE_S + 420, 60):
+        course.engine.fail("late", "the source refuses connections", JobPhase.RETRYING)
+        course.run(begin_s + 30)
+        course.engine.resume("late")
+        course.run(begin_s + 60)
+    fired(course, {TROUBLE_S + 285: [], TROUBLE_S + 345: ["HeadgateJobRetries"]}, tmp_path)
 
 
 def test_job_that_misses_its_intent_now_and_then_burns_slowly(bench: Bench, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import warnings
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from headgate.cli import run as run_module
 from headgate.cli import run_command
 from headgate.cli.json_log import JsonLog
+from headgate.log_context import work_for, working_for
 from headgate.ports import JobPhase
 from tests.server.conftest import Bench, Notes
 from tests.server.fake import FakeEngine, job_file
@@ -49,20 +52,31 @@ def test_line_about_a_job_names_it_and_its_epoch(logged: Bench, lines: Lines) ->
     logged.submit()
     logged.rounds(8)
     runs, action = lines.of("orders")[0], next(one for one in lines.of("orders") if "action" in one)
-    assert runs == {"time": "2023-11-14T22:13:30.000+00:00", "level": "info", "message": "runs", "job": "orders"}
+    time = "2023-11-14T22:13:30.000+00:00"
+    assert runs == {"time": time, "level": "info", "message": "runs", "job": "orders", "epoch": 200}
     assert action["action"] == "reconfigure" and "latency 30 s misses 2 s" in action["message"]
-    assert action["epoch"] > 0
+    decided_s = (datetime.fromisoformat(action["time"]) - datetime.fromisoformat(time)).total_seconds()
+    assert decided_s > 0 and action["epoch"] == 200 + 20 * decided_s
 
 
-def test_alert_is_a_warning_with_the_job_and_the_last_epoch_that_was_read(logged: Bench, lines: Lines) -> None:
+def test_alert_is_a_warning_with_the_job_and_the_epoch_that_failed(logged: Bench, lines: Lines) -> None:
     logged.submit()
     logged.rounds(3)
-    read = logged.service.status().jobs["orders"].epochs
+    logged.now_s += 4
     logged.engine.fail("orders", "no such column", JobPhase.FAILED)
+    logged.now_s += 4
     logged.service.look()
     last = lines.objects()[-1]
     assert last.pop("time")
-    assert last == {"level": "warning", "message": "failed: no such column", "job": "orders", "epoch": read}
+    assert last == {"level": "warning", "message": "failed: no such column", "job": "orders", "epoch": 20 * 34}
+
+
+def test_line_about_the_service_names_no_job(logged: Bench, lines: Lines) -> None:
+    logged.submit()
+    logged.engine.unreadable = "Spark is gone"
+    logged.rounds(1)
+    found = next(one for one in lines.objects() if one["message"] == "no round: Spark is gone")
+    assert {"job", "epoch"}.isdisjoint(found)
 
 
 def test_rounds_are_summarised_from_time_to_time(logged: Bench, lines: Lines) -> None:
@@ -83,6 +97,27 @@ def test_log_and_warnings_of_python_are_lines_too(lines: Lines) -> None:
     error, warning = lines.objects()
     assert (error["level"], error["logger"], error["message"]) == ("error", "py4j", "answer from\nJava side is empty")
     assert warning["level"] == "warning" and "DeprecationWarning: old" in warning["message"]
+
+
+def test_line_of_a_thread_names_the_job_and_the_epoch_that_the_thread_works_for(lines: Lines) -> None:
+    logger = logging.getLogger("shop")
+
+    def query() -> None:
+        work_for("orders", 7)
+        logger.warning("slow")
+
+    with lines.log.taking_over():
+        thread = threading.Thread(target=query)
+        thread.start()
+        thread.join()
+        with working_for("clicks"):
+            logger.warning("starts")
+        logger.warning("elsewhere")
+    assert [(one["message"], one.get("job"), one.get("epoch")) for one in lines.objects()] == [
+        ("slow", "orders", 7),
+        ("starts", "clicks", None),
+        ("elsewhere", None, None),
+    ]
 
 
 def test_output_that_is_full_does_not_end_who_logs() -> None:

@@ -27,6 +27,7 @@ from headgate.server.state_sizes import SPEND_S, StateSizes
 from headgate.server.status import LeasesStatus, LeaseStatus
 from headgate.state.inspect import checkpoint_of
 from tests.server import fake
+from tests.server.alerting import TroubledEngine
 from tests.server.conftest import Bench
 from tests.server.fake import RATE_ROWS_S, _operator
 
@@ -214,15 +215,26 @@ def test_every_metric_is_declared_and_means_something(bench):
     assert all(one.text.endswith(".") and one.name.endswith("_total") == (one.type is Type.COUNTER) for one in ALL)
 
 
-def test_promtool_finds_nothing_to_complain_about(bench):
+def queued(graph: Graph, name: str, elapsed_s: float, lanes: int) -> OperatorReading:
+    return dataclasses.replace(_operator(graph, name, elapsed_s, lanes), queued=(3.0,) * lanes)
+
+
+@pytest.mark.parametrize("metrics_jobs", [0, 200], ids=["jobs-summed", "jobs-apart"])
+def test_promtool_finds_nothing_to_complain_about(bench, monkeypatch, metrics_jobs):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing (Debian: prometheus)")
-    bench.submit(intent={"juice": 0.9})
+    monkeypatch.setattr(fake, "_operator", queued)
+    bench.start(engine=TroubledEngine(clock=bench.clock))
+    checkpoint_of(bench.directory / "jobs/orders", "count").mkdir(parents=True)
+    bench.submit(intent={"latency": "2s", "juice": 0.9, "worth": 35})
     bench.rounds(8)
     bench.service.board.leases = leases(lease("leased-1"))
-    text = Scrape(bench, metrics_jobs=0).text + "\n"
-    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    scrape = Scrape(bench, metrics_jobs=metrics_jobs)
+    without_samples = [family.name for family in scrape.families if not family.samples]
+    assert (without_samples == []) is (metrics_jobs > 0), without_samples
+    command = [promtool, "check", "metrics"]
+    done = subprocess.run(command, input=f"{scrape.text}\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 from headgate.config import SparkSettings
 from headgate.core.model import EpochPart, EpochSpan, EpochTiming
@@ -20,7 +21,7 @@ from headgate.errors import InputError
 from headgate.spark.engine import SparkEngine
 from headgate.spark.measuring.tracing import NO_TRACES, OtelTraces, open_traces
 
-from .builders import copied, epochs
+from .builders import burst, copied, epochs, put_in, topology
 from .conftest import Until
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="OpenTelemetry is missing: pip install 'headgate[otel]'")
@@ -87,8 +88,43 @@ def test_epochs_of_a_job_on_spark_are_traced(
     until(lambda: epochs(engine, "traced") >= 1 and collected.epochs(), "an epoch")
     first = collected.epochs()[0]
     assert (first.attributes["headgate.job"], first.attributes["headgate.epoch"]) == ("traced", 0)
-    assert [one.name for one in collected.parts(first)] == ["log", "plan", "sink out", "count"]
+    assert [one.name for one in collected.parts(first)] == ["log", "plan", "sink out", "count", "wait", "commit"]
     assert_whole(collected)
+
+
+def test_trace_of_an_epoch_ends_when_spark_has_committed_the_epoch(
+    engine: SparkEngine, until: Until, out: Path, collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_shared", dataclasses.replace(engine._shared, traces=collected.traces))
+    engine.submit(copied("traced", out, burst(100)))
+    until(lambda: put_in(engine, name="traced") == 100, "the end of the load")
+    until(lambda: len(collected.epochs()) >= epochs(engine, "traced"), "the last epoch, although no other follows")
+    for epoch in collected.epochs():
+        commit = collected.parts(epoch)[-1]
+        log = engine.place_of("traced") / f"checkpoint/commits/{epoch.attributes['headgate.epoch']}"
+        assert commit.name == "commit"
+        assert abs(commit.end_time - max(log.stat().st_mtime_ns, commit.start_time)) < 1e6
+
+
+def test_epoch_that_fails_is_a_span_with_the_error(
+    engine: SparkEngine, until: Until, out: Path, collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(rows: DataFrame, epoch: int) -> None:
+        raise LookupError("no such tier")
+
+    monkeypatch.setattr(engine, "_shared", dataclasses.replace(engine._shared, traces=collected.traces))
+    job = topology("traced")
+    job.sink("out", write, job.source("in", burst(100)))
+    engine.submit(job)
+    until(lambda: len(collected.epochs()) >= 2, "two attempts")
+    for epoch in collected.epochs():
+        assert (epoch.status.status_code.name, epoch.attributes["headgate.epoch"]) == ("ERROR", 0)
+        assert epoch.status.description == 'operator "out": LookupError: no such tier'
+        assert "headgate.rows" not in epoch.attributes
+        assert [one.name for one in collected.parts(epoch)][-2:] == ["plan", "failed"]
+    assert_whole(collected)
+    engine.remove("traced")
+    assert all(epoch.attributes["headgate.epoch"] == 0 for epoch in collected.epochs())
 
 
 class Collector:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headgate.core.model import EpochPart, EpochTiming, JobAllocation
+from headgate.log_context import work_for
 from headgate.spark import jvm, session
 from headgate.spark.epochs import carrying
 from headgate.spark.epochs.attempts import Attempts
@@ -25,6 +26,7 @@ from headgate.spark.keyed.operator import KeyedStates
 from headgate.spark.measuring.counting import EpochCounting
 from headgate.spark.measuring.inflow import Inflows
 from headgate.spark.measuring.timing import EpochTimings, Stopwatch
+from headgate.spark.measuring.tracing import EpochTraces
 from headgate.spark.sinks.writing import Writing
 from headgate.spark.sources import ticks
 from headgate.topology import Lossy
@@ -64,6 +66,10 @@ class EpochRunner:
         self._counting = counting
         self._writing = writing
         self._timeline = timeline
+        self.epoch = timeline.next_epoch()
+        """The epoch in flight, or the next one if none is."""
+        context = parts.context
+        self.traces = EpochTraces(context.shared.traces, context.name, context.topology.tenant, timeline.committed_s)
         self.attempts = Attempts(parts.context.graph.sinks, self._cancel_jobs)
         self.error: BaseException | None = None
         """What the last epoch raised."""
@@ -72,6 +78,9 @@ class EpochRunner:
 
     def run(self, batch: DataFrame, number: int) -> None:
         """Spark's callback for each epoch."""
+        work_for(self._context.name, number)  # what the thread logs later is about this epoch too, such as its error
+        self.epoch = number
+        self.traces.send()
         self._connection = jvm.connection_of_thread()
         started = self._pace.begin()
         watch = Stopwatch(started, self._pace.overhead_s)
@@ -85,16 +94,19 @@ class EpochRunner:
             )
             self._pace.wait(started, lambda: self._parts.grants.current.allocation.pace_s)
             watch.lap(EpochPart.WAIT)
-            self._record(EpochTiming(number, started.wall_s - self._pace.overhead_s, rows, tuple(watch.spans)))
+            self._record(self._timing(number, started, rows, watch))
+            self.epoch = number + 1
         except BaseException as error:
             self._counting.counters.abandon_epoch()
             self.error = error
+            self._trace_failure(number, started, watch, error)
             raise
         finally:
             self._pace.end()
 
     def disconnect(self) -> None:
         """End the thread and the connection that Spark called by: Py4J keeps both after the query has ended."""
+        self.traces.send(at_end=True)
         connection, self._connection = self._connection, None
         if connection is not None and connection.socket is not None:
             with suppress(OSError):
@@ -140,7 +152,17 @@ class EpochRunner:
 
     def _record(self, timing: EpochTiming) -> None:
         self._parts.timings.add(timing)
-        self._context.shared.traces.epoch(self._context.name, self._context.topology.tenant, timing)
+        self.traces.ended(timing)
+
+    def _timing(self, number: int, started: Moment, rows: int, watch: Stopwatch) -> EpochTiming:
+        return EpochTiming(number, started.wall_s - self._pace.overhead_s, rows, tuple(watch.spans))
+
+    def _trace_failure(self, number: int, started: Moment, watch: Stopwatch, error: BaseException) -> None:
+        """A start that ends has not failed. What goes wrong here must not hide the error."""
+        if not self._pace.is_stopping:
+            watch.lap(EpochPart.FAILED)
+            with suppress(Exception):
+                self.traces.failed(self._timing(number, started, 0, watch), error)
 
     def _write(self, epoch: Epoch, watch: Stopwatch) -> None:
         for sink in self._context.graph.sinks:

@@ -147,6 +147,20 @@ class Timeline:
             for path in (*folder.glob(".*.crc"), *folder.glob(".*.tmp")):
                 path.unlink()
 
+    def next_epoch(self) -> int:
+        """The epoch that a query begins with: the last one that Spark planned, or the one after if Spark committed it."""
+        return max(self._newest("offsets"), self._newest("commits") + 1, 0)
+
+    def committed_s(self, epoch: int) -> float | None:
+        """When Spark committed an epoch, in wall time; None if it has not. Any thread may ask."""
+        try:
+            return (self._log / "commits" / str(epoch)).stat().st_mtime
+        except OSError:
+            return None
+
+    def _newest(self, log: str) -> int:
+        return max((int(path.name) for path in (self._log / log).glob("*") if path.name.isdigit()), default=-1)
+
     # -- files
 
     def _numbers(self) -> list[int]:

@@ -75,13 +75,18 @@ class RunningJob:
         """The phase of the job with its reason, for people."""
         now, grant = self.standing, self.grants.current
         reason = now.reason or (self.notices.text() if now.phase is JobPhase.RUNNING else "")
-        return JobState(
-            now.phase, reason, grant.declared_share, grant.most_rows, now.since_s, now.trace, grant.allocation.share
-        )
+        epoch = self._epoch if now.epoch is None else now.epoch
+        share = grant.allocation.share
+        return JobState(now.phase, reason, grant.declared_share, grant.most_rows, now.since_s, now.trace, share, epoch)
+
+    @property
+    def _epoch(self) -> int | None:
+        """The epoch in flight, or the next one if none is; None before the first start."""
+        return None if self._run is None else self._run.runner.epoch
 
     def enter(self, phase: JobPhase, reason: str = "", trace: str = "") -> None:
         """From now on the job is in this phase."""
-        self.standing = Standing(phase, reason, trace=trace)
+        self.standing = Standing(phase, reason, trace=trace, epoch=self._epoch if reason else None)
 
     # -- starts
 
@@ -132,6 +137,11 @@ class RunningJob:
     def epochs(self) -> int:
         """Epochs finished since the query was last started."""
         return 0 if self._run is None else self._run.counters.epochs
+
+    def send_trace(self) -> None:
+        """Send the trace of the last epoch, unless it was sent already."""
+        if self._run is not None:
+            self._run.runner.traces.send()
 
     def cancel_epoch(self, stuck: Set[str]) -> None:
         """Cancel the epoch in flight if it has Spark jobs with one of these tags; it is then planned again."""

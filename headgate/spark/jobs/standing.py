@@ -18,6 +18,8 @@ class Standing:
     reason: str = ""
     since_s: float = field(default_factory=clock.now_s)
     trace: str = ""
+    epoch: int | None = None
+    """The epoch that failed; None without a failure."""
 
 
 class About(Enum):

@@ -11,6 +11,7 @@ from functools import partial
 
 from headgate.core.quantities import show_seconds
 from headgate.errors import EngineError
+from headgate.log_context import working_for
 from headgate.spark.jobs.context import JobContext
 
 ASKED_AT_ONCE = 16
@@ -93,7 +94,8 @@ class Inflows:
     def _count(self, source: str) -> float | None:
         if self._closed:
             return None
-        rows = self._context.source(source).arrived(self._context.place_of(source))
+        with working_for(self._context.name):
+            rows = self._context.source(source).arrived(self._context.place_of(source))
         if rows is not None:
             return rows
         self._inferred.add(source)

@@ -1,15 +1,20 @@
 """Traces of epochs by OpenTelemetry, the extra `otel`: one span per epoch, and its parts as children.
 
-Spans are made when an epoch has ended, from the times that were taken on the way: an epoch waits for no exporter.
+Spans are made when Spark has committed an epoch, or the epoch has failed, from the times that were taken on the way: an epoch waits for no
+exporter.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.config import OTLP, SparkSettings
-from headgate.core.model import EpochPart, EpochTiming
+from headgate.core.model import EpochPart, EpochSpan, EpochTiming
 from headgate.errors import InputError
+from headgate.spark.reasons import reason_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -21,8 +26,8 @@ SERVICE = "headgate"
 class Traces(Protocol):
     """The exporter of spans."""
 
-    def epoch(self, job: str, tenant: str, timing: EpochTiming) -> None:
-        """An epoch has ended."""
+    def epoch(self, job: str, tenant: str, timing: EpochTiming, error: BaseException | None = None) -> None:
+        """An epoch has ended, or failed with this error."""
 
     def close(self) -> None:
         """Send what waits."""
@@ -31,7 +36,7 @@ class Traces(Protocol):
 class NoTraces:
     """For those who want none."""
 
-    def epoch(self, job: str, tenant: str, timing: EpochTiming) -> None:
+    def epoch(self, job: str, tenant: str, timing: EpochTiming, error: BaseException | None = None) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -48,22 +53,23 @@ class OtelTraces:
         self._provider = provider
         self._tracer = provider.get_tracer(SERVICE)
 
-    def epoch(self, job: str, tenant: str, timing: EpochTiming) -> None:
-        """One span, with a child for each part."""
-        from opentelemetry.trace import set_span_in_context
+    def epoch(self, job: str, tenant: str, timing: EpochTiming, error: BaseException | None = None) -> None:
+        """One span, with a child for each part; the rows of an epoch that failed are not known."""
+        from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         about: dict[str, str | float] = {
             "headgate.job": job,
             "headgate.tenant": tenant,
             "headgate.epoch": timing.number,
-            "headgate.rows": timing.rows,
         }
+        if error is None:
+            about["headgate.rows"] = timing.rows
         at_s = timing.started_s
         span = self._tracer.start_span(f"epoch of {job}", attributes=about, start_time=_ns(at_s))
         inside = set_span_in_context(span)
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, reason_of(error)))
         for one in timing.spans:
-            if one.part is EpochPart.WAIT:
-                continue
             name = f"{one.part.value} {one.operator}".rstrip()
             part = self._tracer.start_span(name, inside, start_time=_ns(at_s))
             at_s += one.took_s
@@ -73,6 +79,38 @@ class OtelTraces:
     def close(self) -> None:
         """Send what waits, and end the thread."""
         self._provider.shutdown()
+
+
+class EpochTraces:
+    """Sends the epochs of one start, each when Spark has committed it. Owner of the epoch that waits for that: the lock."""
+
+    def __init__(self, traces: Traces, job: str, tenant: str, committed_s: Callable[[int], float | None]) -> None:
+        """`committed_s` returns when Spark committed an epoch, in wall time; None if it has not."""
+        self._traces, self._job, self._tenant, self._committed_s = traces, job, tenant, committed_s
+        self._lock = threading.Lock()
+        self._waiting: EpochTiming | None = None
+
+    def ended(self, timing: EpochTiming) -> None:
+        """Headgate's part of an epoch has ended."""
+        with self._lock:
+            self._waiting = timing
+
+    def failed(self, timing: EpochTiming, error: BaseException) -> None:
+        """An epoch has failed."""
+        self._traces.epoch(self._job, self._tenant, timing, error)
+
+    def send(self, at_end: bool = False) -> None:
+        """Send the epoch that waits if Spark has committed it, or, at the end of the start, as it is."""
+        with self._lock:
+            timing = self._waiting
+            committed_s = None if timing is None else self._committed_s(timing.number)
+            if timing is None or (committed_s is None and not at_end):
+                return
+            self._waiting = None
+        if committed_s is not None:
+            commit = EpochSpan(EpochPart.COMMIT, max(0.0, committed_s - timing.started_s - timing.took_s))
+            timing = replace(timing, spans=(*timing.spans, commit))
+        self._traces.epoch(self._job, self._tenant, timing)
 
 
 def _ns(at_s: float) -> int:

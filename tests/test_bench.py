@@ -47,7 +47,7 @@ def test_ratio_to_nothing_is_not_known():
 
 def test_every_benchmark_is_planned_to_take_at_most_five_minutes_and_all_less_than_an_hour():
     assert all(0 < minutes <= 5 for minutes in (*PLANNED_MIN.values(), *ALONE_MIN.values()))
-    assert sum(PLANNED_MIN.values()) <= 58
+    assert sum(PLANNED_MIN.values()) <= 59
     modules = [name.replace("-", "_") for name in NAMES]
     assert all(callable(import_module(f"headgate.bench.{module}").measure) for module in modules)
 

@@ -386,7 +386,7 @@ def test_line_at_the_start_has_a_link_that_logs_in_once(tmp_path):
     codes: list[int] = []
 
     class Reader(Notes):
-        def tell(self, at_s: float, job: str, text: str) -> None:
+        def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
             if text.startswith("dashboard: "):
                 url, _, code = text.split()[1].partition("/#login=")
                 codes.extend(

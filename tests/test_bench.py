@@ -115,7 +115,7 @@ record.main("hanging")
 """A benchmark that hangs after it started a host in a session of its own, and takes a while to end it."""
 
 
-@pytest.mark.parametrize("cleaning_s", [0, 600])
+@pytest.mark.parametrize("cleaning_s", [0, pytest.param(600, marks=pytest.mark.slow)])
 def test_benchmark_that_hangs_may_clean_up_then_all_its_processes_end_and_the_others_go_on(
     monkeypatch, tmp_path, cleaning_s
 ):

@@ -455,7 +455,12 @@ def journey(engine: SimulatedEngine, journal: Journal, settings: Settings, polic
 
 
 @pytest.mark.parametrize(
-    ("kind", "policy"), [("continuous", "headgate"), ("epochs", "headgate"), ("epochs", "threshold")]
+    ("kind", "policy"),
+    [
+        ("continuous", "headgate"),
+        ("epochs", "headgate"),
+        pytest.param("epochs", "threshold", marks=pytest.mark.slow),
+    ],
 )
 def test_controller_that_is_restarted_every_round_does_the_same(kind: str, policy: str, tmp_path: Path) -> None:
     chosen = settings_from({"skip_s": 600})

@@ -136,7 +136,7 @@ CUT = """
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 def test_nothing_is_wider_than_the_window_and_axe_finds_nothing(browser, crowd, place):
-    """A page is laid out anew at each width; axe looks at a phone and a screen, in light and dark."""
+    """A page is laid out again at each width; axe looks at a phone and a screen, in light and dark."""
     found: dict[str, list[str]] = {}
     with opened(browser) as page:
         place(page, crowd)

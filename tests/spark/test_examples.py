@@ -144,6 +144,7 @@ def test_ysb_counts_the_views_of_each_campaign_in_the_window_they_came_in(run, w
     assert not written().where("arrived < window OR arrived >= window + INTERVAL 10 SECONDS").count()
 
 
+@pytest.mark.slow
 def test_existing_query_puts_out_whole_windows_once(engine, written, until, out):
     engine.submit(built("existing_query", rate=30, window="2 seconds", late="1 second", out=str(out)))
     until(lambda: sum(processed(engine, "orders")) >= 9, "three windows of three shops", PATIENCE_S)
@@ -154,6 +155,7 @@ def test_existing_query_puts_out_whole_windows_once(engine, written, until, out)
     assert {row["orders"] for row in rows if row["window"] != first} == {20}
 
 
+@pytest.mark.slow
 def test_topk_shows_the_most_frequent_words_of_the_window(run, spark, written):
     run("topk", rate=sources.Steps(POINTS), categories=7, window=100, best=3)
     found = {row["category"]: row for row in sorted(written().collect(), key=lambda row: row["arrived"])}
@@ -167,6 +169,7 @@ def test_topk_shows_the_most_frequent_words_of_the_window(run, spark, written):
         assert [counts[word] for word in found[category]["words"]] == found[category]["counts"]
 
 
+@pytest.mark.slow
 def test_tweets_are_paired_with_the_most_similar_of_the_recent_ones(run, spark, written):
     run("tweets", rate=sources.Steps(POINTS), places=5, window=20)
     tweets = names_in("tweets")["written"](5)(spark.range(ROWS).selectExpr("id AS row", "now() AS arrived")).collect()

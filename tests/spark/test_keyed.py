@@ -155,7 +155,7 @@ def test_state_outlives_pause_and_resume(engine: SparkEngine, out: Path, until: 
     assert newest(out) == expected()
 
 
-@pytest.mark.parametrize("lost", [1, 4])
+@pytest.mark.parametrize("lost", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_epochs_that_sparks_log_lost_in_a_power_cut_are_neither_lost_nor_counted_twice(
     engine: SparkEngine, out: Path, until: Until, lost: int
 ) -> None:

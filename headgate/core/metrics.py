@@ -175,7 +175,7 @@ class JobView:
         return self.span is None or self.span.seconds < warm_up_s - 1e-6
 
     @property
-    def idle(self) -> bool:
+    def utility_unknown(self) -> bool:
         """Whether the measured job has no utility because its latency or juice is unknown, as before its first output."""
         unknown = self.latency_s is None or self.juice is None
         return self.span is not None and unknown and self.utility is None

@@ -45,9 +45,15 @@ def measured_work(view: View, settings: Settings) -> dict[OperatorKey, float]:
 
 
 def _work_of(graph: Graph, span: Span, settings: Settings) -> Mapping[str, float | None]:
-    if span.arrival_rows_s() <= 0 and not span.last.reading.backlog:
+    if span.arrival_rows_s() <= 0 and _has_no_backlog(graph, span):
         return dict.fromkeys(graph.operators, 0.0)
     return needed_work(graph, span, settings)
+
+
+def _has_no_backlog(graph: Graph, span: Span) -> bool:
+    """Whether no rows wait; if the source does not report its backlog, whether no lane worked."""
+    backlog = span.last.reading.backlog
+    return backlog == 0 if backlog is not None else not any(sum(span.busy_s(name)) for name in graph.operators)
 
 
 def slots_needed(view: View, work: Work, settings: Settings) -> Slots:

@@ -262,7 +262,7 @@ class Situation:
         return [
             job
             for job in self.view.jobs.values()
-            if job.is_new(self.settings.warm_up_s) or (job.utility is None and not job.idle)
+            if job.is_new(self.settings.warm_up_s) or (job.utility is None and not job.utility_unknown)
         ]
 
     @cached_property

@@ -187,7 +187,7 @@ def test_filter_that_drops_everything_meets_its_intent() -> None:
 
 def test_job_that_never_had_input_is_neither_met_nor_missed() -> None:
     view = silent(arrived=0, processed=0, sent=0)
-    assert (view.latency_s, view.met, view.utility, view.idle) == (None, None, None, True)
+    assert (view.latency_s, view.met, view.utility, view.utility_unknown) == (None, None, None, True)
 
 
 def test_job_that_put_out_rows_before_meets_its_intent_while_no_input_comes() -> None:
@@ -198,7 +198,7 @@ def test_job_that_put_out_rows_before_meets_its_intent_while_no_input_comes() ->
 
 def test_rows_put_out_without_their_arrival_have_no_known_latency() -> None:
     view = silent(arrived=100, processed=100, sent=100)
-    assert (view.latency_s, view.met, view.idle) == (None, None, True)
+    assert (view.latency_s, view.met, view.utility_unknown) == (None, None, True)
 
 
 def test_rows_that_waited_before_the_start_make_no_job_late_that_was_not_measured_yet() -> None:

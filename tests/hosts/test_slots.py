@@ -74,6 +74,18 @@ def test_job_without_input_needs_nothing():
     assert set(measured_work(view(AT_S, idle), SETTINGS).values()) == {0.0}
 
 
+@pytest.mark.parametrize(("busy", "work"), [(0.0, {0.0}), (1.0, set())])
+def test_job_without_a_known_backlog_needs_nothing_only_if_no_lane_works(busy, work):
+    """While an epoch is longer than the window, no row is counted, and the work measured before stays."""
+    now = view(AT_S, dataclasses.replace(FINE, rows_s=0.0, busy=busy, source_busy=busy))
+    job = now.jobs["fine"]
+    assert job.span is not None
+    unknown = dataclasses.replace(job.span.last.reading, backlog=None)
+    span = dataclasses.replace(job.span, last=dataclasses.replace(job.span.last, reading=unknown))
+    now = dataclasses.replace(now, jobs={"fine": dataclasses.replace(job, span=span)})
+    assert set(measured_work(now, SETTINGS).values()) == work
+
+
 def test_work_of_fused_operators_leases_hosts():
     """A fused operator has no lanes; its time is that of the operator in whose tasks it runs."""
     fused = [Seen(name, latency_s=4.0, worth=40, source_busy=0.95, busy=0.0, lanes=0) for name in ("one", "two")]

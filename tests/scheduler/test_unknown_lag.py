@@ -57,7 +57,7 @@ def test_latency_intent_is_judged_although_juice_is_unknown() -> None:
 @pytest.mark.parametrize("intent", [Intent(juice=0.9), Intent(latency="1s", juice=0.9)])
 def test_juice_intent_is_not_judged_and_holds_up_no_other_job(intent: Intent) -> None:
     found = job(intent)
-    assert (found.utility, found.met, found.idle) == (None, None, True)
+    assert (found.utility, found.met, found.utility_unknown) == (None, None, True)
     _, decision = step(State(), seen(intent), SETTINGS)
     assert decision.action is None
     assert decision.rule != "warm up"

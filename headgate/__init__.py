@@ -25,7 +25,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Spark is imported when it is first asked for: the simulator works without."""
+    """Import names that need Spark on first access, so that the simulator works without Spark."""
     if name not in _LATER:
         raise AttributeError(f"module 'headgate' has no attribute {name!r}")
     module = import_module(_LATER[name])

@@ -33,7 +33,7 @@ MOST_WAITING = 100
 
 
 def check_webhook(url: object) -> str:
-    """The address of a webhook.
+    """Check the address of a webhook, and return the address.
 
     >>> check_webhook("ftp://nowhere")
     Traceback (most recent call last):
@@ -81,7 +81,7 @@ class Webhook:
 
 
 def _for_alertmanager(raised: RaisedAlert) -> dict[str, Any]:
-    """Alertmanager merges alerts with equal labels: the digest keeps the alerts of a job apart."""
+    """The alert in the form of Alertmanager, which merges alerts with equal labels: a digest keeps the alerts of a job apart."""
     alert = raised.alert
     digest = hashlib.sha256(alert.sentence.encode()).hexdigest()[:12]
     labels = {"alertname": "HeadgateAlert", "severity": "warning", "job_name": alert.job, "digest": digest}
@@ -93,7 +93,7 @@ def _for_alertmanager(raised: RaisedAlert) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """Slack reads these three signs as mark-up.
+    """Escape the three characters that Slack reads as mark-up.
 
     >>> _escaped("a < b & c")
     'a &lt; b &amp; c'
@@ -104,7 +104,7 @@ def _escaped(text: str) -> str:
 class Alerts:
     """Sends alerts to the log and to the webhook.
 
-    Alerts that wait are shared with the thread that posts them, under `_changed`.
+    The caller and the thread that posts share the waiting alerts, under the lock `_changed`.
     """
 
     def __init__(self, log: Callable[[float, str, str], None], webhook: Webhook | None = None) -> None:
@@ -112,7 +112,7 @@ class Alerts:
         self._webhook = webhook
         self._waiting: deque[RaisedAlert] = deque()
         self._dropped = 0
-        """Alerts that were not posted because too many waited, since the last line about it."""
+        """Alerts that were not posted because too many waited, since the last log line about dropped alerts."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread = WatchedThread(
@@ -151,7 +151,7 @@ class Alerts:
             self._tell_dropped(raised.at_s)
 
     def _next(self) -> RaisedAlert | None:
-        """The oldest alert, once there is one; None at the end."""
+        """Wait for the oldest alert, and take it; None if no alert is left and the sender closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             return self._waiting.popleft() if self._waiting else None

@@ -1,6 +1,6 @@
 """Wall time that never goes back: the wall time at the start, plus the time that a monotonic clock measured since.
 
-Rounds, windows and the journal use it, so that a clock that is set back or forward during a run moves none of them. Waits and
+Rounds, windows and the journal use this time, so that setting the clock back or forward during a run changes none of these. Waits and
 deadlines use `time.monotonic`. Only the arrival times of rows are compared with `time.time`, which producers use too.
 """
 
@@ -12,5 +12,5 @@ _STARTED_S = time.time() - time.monotonic()
 
 
 def now_s() -> float:
-    """Seconds since 1970, by the clock as it was when this process started."""
+    """Seconds since 1970: the wall time at the start of this process, plus the monotonic time since."""
     return _STARTED_S + time.monotonic()

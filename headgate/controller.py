@@ -92,7 +92,7 @@ class Controller:
         return dict.fromkeys(regulated, max(settings.window_s, settings.health_window_s, settings.spare_window_s))
 
     def run(self, clock: Clock, until_s: float) -> None:
-        """Runs one round every `round_s` until `until_s`."""
+        """Run one round every `round_s` until `until_s`."""
         while clock.now_s() + self.settings.round_s <= until_s:
             clock.sleep_until(clock.now_s() + self.settings.round_s)
             self.round()

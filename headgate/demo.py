@@ -1,8 +1,8 @@
 """The demo: three jobs on one small Spark, two of them overloaded by a load step, first with Headgate and then without.
 
-`clicks` and `fraud` ask a slow service about every row, and `reports` has time. After `STEP_S` seconds `clicks` and `fraud`
-receive three times as many rows, more than one lane can look up. The look-ups wait and need no core, so the outcome
-is the same on a slow machine.
+`clicks` and `fraud` look up every row in a slow service; `reports` has a long latency intent. After the warm-up and `STEP_S` seconds,
+`clicks` and `fraud` receive three times as many rows, more than one lane can look up. Look-ups wait without using a core, so that the
+outcome is the same on a slow machine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from headgate.topology import Topology
 SETTINGS: Settings = settings_from(dict(FAST))
 SPARK = SparkSettings(slots=16, first_pace_s=FAST_SPARK["first_pace_s"])
 WARM_UP_S = 15.0
-"""The first epochs of a JVM are slow, and are not measured."""
+"""Time, in seconds, for the first epochs of a JVM, which are slow and are not measured."""
 STEP_S = 15.0
-"""Time from the end of the warm-up until the load steps up."""
+"""Time from the end of the warm-up until the load steps up, in seconds."""
 RUN_S = 90.0
 URGENT = "clicks"
 """The job whose latency the chart shows."""
@@ -40,13 +40,13 @@ Show = Callable[[View, str, Action | None], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """The jobs over time, with Headgate or without."""
+    """Views and actions of one run, with or without Headgate."""
 
     views: list[View]
     actions: list[tuple[float, Action]]
 
     def ends(self) -> dict[str, JobView]:
-        """Each job as it was last measured; a job that has just changed has no newer measurement."""
+        """Each job in its last view with a known latency; right after a change, a job has no known latency."""
         return {name: job for view in self.views for name, job in view.jobs.items() if job.latency_s is not None}
 
     def latencies_s(self, name: str) -> list[tuple[float, float]]:

@@ -2,33 +2,34 @@
 
 HeadgateError
 ├── InputError        something the user gave is wrong: one sentence, exit 2
-│   ├── IntentError       an intent cannot be what it says
+│   ├── IntentError       an intent that is not valid
 │   ├── GraphError        operators that do not form a job
 │   ├── ScenarioError     a scenario file that cannot be run
 │   ├── SettingError      an unknown setting, or a value out of its range
-│   ├── HostError         hosts, prices or a budget that cannot be
+│   ├── HostError         hosts, prices or a budget that are not valid
 │   ├── JobFileError      a job file or a cluster file that cannot be run
 │   │   └── NeedsSparkError   a job file that can be loaded only while Spark runs
 │   ├── UnknownJobError   there is no such job
 │   ├── DuplicateJobError another job has this name
-│   ├── BusyError         the service is doing such a thing for someone else
+│   ├── BusyError         the service processes another request of this kind
 │   ├── LoginError        a login code or token that is not, or no longer, valid
 │   │   └── TooManyLoginsError   too many failed logins lately
 │   ├── QuotaError        a tenant has no room for a job or a change
 │   └── NoServiceError    no service runs where a command looked for one
 ├── JournalError      the journal cannot be read or written
-│   └── JournalDamagedError  what is in the journal is not what was written
+│   └── JournalDamagedError  the content of the journal is damaged
 ├── StateError        keyed state cannot be read or written
 │   ├── StateSchemaError  an operator's state was written with another schema
-│   ├── StateDamagedError a file of state is not what was written
+│   ├── StateDamagedError a file of state is damaged
 │   ├── StateLostError    no copy of a slice is left that could be rebuilt
-│   ├── StateBusyError    another process holds a slice, or has gone on with it
+│   ├── StateBusyError    another process holds a slice, or has continued with the slice
 │   ├── StateFullError    the disk has too little free space for state
 │   └── StateAwayError    the storage of the checkpoint location does not answer
 ├── InvalidTransitionError   no rule of the scheduler fits; carries the last decisions
-└── EngineError       an engine could not do what it was asked
-    ├── OutageError       what a job needs is not there yet; the job is retried without limit
-    └── EngineLostError   the engine as a whole is gone; the service starts again, exit 75 if it does not
+└── EngineError       an engine could not carry out a request
+    ├── OutageError       a resource of a job is missing; the engine retries the job without limit
+    ├── NoRoomError       the machine has too little free memory to start a job now; the start is tried again
+    └── EngineLostError   the engine was lost; exit 75 if the service does not start again
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class InputError(HeadgateError):
 
 
 class IntentError(InputError):
-    """An intent cannot be what it says."""
+    """An intent is not valid."""
 
 
 class GraphError(InputError):
@@ -63,7 +64,7 @@ class SettingError(InputError):
 
 
 class HostError(InputError):
-    """Hosts, their prices or a budget cannot be what they say."""
+    """Hosts, prices or a budget are not valid."""
 
 
 class JobFileError(InputError):
@@ -131,7 +132,7 @@ class StateLostError(StateError):
 
 
 class StateBusyError(StateError):
-    """Another process holds a slice, or has gone on with it."""
+    """Another process holds a slice, or has continued with the slice."""
 
 
 class StateFullError(StateError):
@@ -139,7 +140,7 @@ class StateFullError(StateError):
 
 
 class StateAwayError(StateError):
-    """The storage of the checkpoint location does not answer; what needs it is tried again."""
+    """The storage of the checkpoint location does not answer; operations on the storage are tried again."""
 
 
 class InvalidTransitionError(HeadgateError):
@@ -159,7 +160,7 @@ class OutageError(EngineError):
 
 
 class NoRoomError(EngineError):
-    """The machine has no room for a job now; the start is tried again."""
+    """The machine has too little free memory to start a job now; the start is tried again."""
 
 
 class EngineLostError(EngineError):

@@ -1,4 +1,4 @@
-"""The one way files are replaced: readers, and a restart after a power cut, see the old content or the new one.
+"""Replaces files atomically: readers, and a restart after a power cut, see either the old content or the new content.
 
 Leases, levers, addresses, the list of jobs and all durable state are written by `replace`. A file that is built in place, such as a
 table of keyed state that is mapped into memory, is built `beside` and then moved by `move_into`.
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 PRIVATE = 0o600
-"""Only the user who wrote a file can read it."""
+"""Mode of a file that only its owner can read and write."""
 DAMAGED = ".damaged-"
-"""Before the time at which a damaged file was set aside."""
+"""Part of the name of a damaged file, in front of the time at which the file was set aside."""
 PART = ".part"
-"""Ending of a file that is being written; one that is left behind is an interrupted write, and means nothing."""
+"""Ending of a file that is being written; a leftover file with this ending is an interrupted write without meaning."""
 
 
 def replace(
@@ -26,7 +26,7 @@ def replace(
 ) -> None:
     """Replace a file by these parts (bytes or buffers); any number of threads and processes may do so at once.
 
-    With `durable`, the content survives a power cut once this returns; without, it survives the end of the process.
+    With `durable`, the content survives a power cut once the function returns; otherwise, the content survives the end of the process.
     """
     make_folder(path.parent, durable)
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}{PART}")
@@ -51,13 +51,13 @@ def replace(
 
 
 def beside(path: Path | str) -> Path:
-    """Where a new version of a file is built before `move_into`; only one thread or process may do so at a time."""
+    """Path at which a new version of a file is built before `move_into`; only one thread or process may build at a time."""
     path = Path(path)
     return path.with_name(path.name + PART)
 
 
 def move_into(path: Path | str, durable: bool = True) -> None:
-    """Replace a file by the new version that was built `beside` it; with `durable`, as `replace` does."""
+    """Replace a file by the new version built `beside` the file; with `durable`, the new version survives a later power cut."""
     built, path = beside(path), Path(path)
     if durable:
         sync(built)
@@ -67,12 +67,12 @@ def move_into(path: Path | str, durable: bool = True) -> None:
 
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
-    """Open a file for writing that only its user can read, for what is not replaced as a whole, such as logs."""
+    """Open a file that only its user can read, for content that is not replaced as a whole, such as logs."""
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, PRIVATE))
 
 
 def set_aside(path: Path, *beside: str) -> Path:
-    """Rename a damaged file, and those beside it that belong to it, so that a new one can take its place."""
+    """Rename a damaged file and its side files `beside`, so that a new file can take its place; return the new path."""
     stamp = time.strftime("%Y%m%dT%H%M%S")
     kept = path.with_name(f"{path.name}{DAMAGED}{stamp}")
     number = 1
@@ -87,7 +87,7 @@ def set_aside(path: Path, *beside: str) -> Path:
 
 
 def make_folder(folder: Path, durable: bool = True) -> None:
-    """Make a folder and those above it; with `durable`, they survive a power cut once this returns."""
+    """Make a folder and its parents; with `durable`, new folders survive a power cut once the function returns."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def make_folder(folder: Path, durable: bool = True) -> None:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what interrupted writes left in a folder and those below it; returns how many files. No write may be under way."""
+    """Remove leftovers of interrupted writes below a folder; return the number of files. No write may be under way."""
     found = list(folder.rglob(f"*{PART}")) if folder.is_dir() else []
     for path in found:
         path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Reads job files (Python) and cluster files (TOML) into requests to add jobs; every error names its file.
 
-Nothing here needs Spark or loads a job file, so that a client can read and check them as well: `loading` does that.
+The module neither needs Spark nor loads job files, so that a client can check requests as well; `spark/jobs/loading.py` loads job files.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ FIELDS = tuple(one.name for one in dataclasses.fields(JobRequest))
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """Jobs that share a cluster, and the settings they share it with."""
+    """The content of a cluster file: jobs that share a cluster, settings, user policies, webhook and tenants."""
 
     settings: Mapping[str, Any]
     jobs: tuple[JobRequest, ...]
     user_policies: Mapping[str, str] = field(default_factory=dict)
     """Import paths or entry points of user policies, by name."""
     webhook: str | None = None
-    """Address that alerts are posted to."""
+    """Address that alerts are posted to; None: no webhook."""
     directory: Path = Path()
     """Directory that is searched first for import paths."""
     tenants: tuple[Mapping[str, Any], ...] = ()
@@ -61,7 +61,7 @@ class ClusterFile:
 
 
 def read(path: Path | str, parameters: Mapping[str, Any] | None = None) -> ClusterFile:
-    """The jobs of a file of either kind; parameters are for a job file: `read("pageload.py", {"rate": 500})`."""
+    """Read a job file or a cluster file; parameters apply only to a job file: `read("pageload.py", {"rate": 500})`."""
     path = Path(path)
     if path.suffix == CLUSTER_SUFFIX:
         return read_cluster(path)
@@ -72,7 +72,7 @@ def read(path: Path | str, parameters: Mapping[str, Any] | None = None) -> Clust
 
 
 def read_cluster(path: Path) -> ClusterFile:
-    """A cluster file: `[settings]` and any number of `[[job]]`."""
+    """Read a cluster file: `[settings]` and any number of `[[job]]`."""
     with about(str(path), JobFileError):
         table = _toml(path)
         check_fields(table, ("settings", "job", "user_policies", "alerts", "tenant"), JobFileError)
@@ -116,7 +116,7 @@ def _entry(entry: Any, position: int, directory: Path) -> JobRequest:
 
 
 def request_from(table: Any, directory: Path | None = None) -> JobRequest:
-    """A request from a table of a cluster file or of the API; a relative file is looked for in `directory`.
+    """A request from a table of a cluster file or of the API; a relative `file` is resolved in `directory`.
 
     >>> request_from({"file": "nothing.py"})
     Traceback (most recent call last):
@@ -128,7 +128,7 @@ def request_from(table: Any, directory: Path | None = None) -> JobRequest:
     given = {name: value for name, value in table.items() if value is not None}
     if not isinstance(given.get("file"), str):
         raise JobFileError(f"file is {shown(table.get('file'))}; it must name a job file, such as pageload.py")
-    if not given["file"].endswith(JOB_SUFFIX):  # before the file is looked at: it may be anything of anybody
+    if not given["file"].endswith(JOB_SUFFIX):  # checked before any access to the file, which may be any file
         raise JobFileError(f"file is {shown(given['file'])}; a job file ends in {JOB_SUFFIX}")
     check_texts(given)
     if "intent" in given:
@@ -144,21 +144,21 @@ def request_from(table: Any, directory: Path | None = None) -> JobRequest:
 
 
 def check_texts(given: Mapping[str, Any]) -> None:
-    """Refuse names that cannot be used."""
+    """Refuse invalid names of jobs and tenants."""
     for what in ("name", "tenant"):
         if what in given and (trouble := name_trouble(given[what])):
             raise JobFileError(f"{what} is {shown(given[what])}; {trouble}")
 
 
 def _existing(path: Path) -> str:
-    """The absolute path, because client and service may run in different directories."""
+    """The absolute path of an existing file, because client and service may run in different directories."""
     if not path.is_file():
         raise JobFileError(f"there is no file {shown(str(path))}")
     return str(path.resolve())
 
 
 def whole(value: Any, what: str, error: type[InputError] = JobFileError, high: int | None = None) -> int:
-    """A whole number of at least 1."""
+    """Check for a whole number of at least 1."""
     amount = number(value, what, low=1, high=high, error=error)
     if amount != int(amount):
         raise error(f"{what} is {shown(value)}; it must be a whole number")
@@ -172,7 +172,7 @@ def _lanes(table: Any) -> dict[str, int]:
 
 
 def _parameters(table: Any) -> dict[str, Any]:
-    """They must survive being written down as JSON."""
+    """Check that JSON can represent the parameters."""
     if not isinstance(table, Mapping):
         raise JobFileError(f"parameters is {shown(table)}; it must be a table such as {{rate = 500}}")
     for name, value in table.items():

@@ -42,7 +42,7 @@ class Load(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Always the same rate."""
+    """A constant rate."""
 
     rate: float
 
@@ -55,7 +55,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """From each (time, rate) point on, its rate; before the first point, the first rate.
+    """The rate of the last (time, rate) point that has passed; before the first point, the first rate.
 
     >>> Steps([(0, 100), ("1m", 300)]).rate_rows_s(60)
     300.0
@@ -74,7 +74,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Levels in turn, each for a while, round and round; `rate` is that of level 1.
+    """Levels in turn, each for `each_s` seconds, repeated endlessly; the rate is the level times `rate`.
 
     >>> Cycle([2, 6], "8m", rate=10).rate_rows_s(480)
     60.0
@@ -94,7 +94,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """Straight lines between (time, rate) points, constant beyond the ends."""
+    """Linear interpolation between (time, rate) points, constant beyond the ends."""
 
     points: Points
     times_s: tuple[float, ...] = field(init=False, repr=False)
@@ -128,7 +128,7 @@ class Spike:
 
 @dataclass(frozen=True, slots=True)
 class Sine:
-    """A wave around `mean`; at 0 it is `phase_s` seconds along, rising through its mean if that is 0."""
+    """A sine wave around `mean`; `phase_s` seconds before time 0, the wave rises through its mean."""
 
     mean: float
     amplitude: float
@@ -145,15 +145,15 @@ class Sine:
             )
 
     def rate_rows_s(self, at_s: float) -> float:
-        # Rounding must not take the lowest point of a wave that just touches 0 below it.
+        # Rounding could lead to a negative rate at the lowest point of a wave that touches 0.
         return max(0.0, self.mean + self.amplitude * math.sin(2 * math.pi * (at_s + self.phase_s) / self.period_s))
 
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """The same day again and again: hourly levels reached at the middle of each hour, straight lines between.
+    """A daily cycle: each hourly level is reached at the middle of its hour, with linear interpolation between levels.
 
-    `hour_s` is how long an hour of the day takes, `offset_hours` the hour of the day at the start.
+    `hour_s` is the duration of an hour of the day in seconds, `offset_hours` the hour of the day at the start.
 
     >>> Diurnal(peak=1000, shape="epa", hour_s=600).rate_rows_s(14.5 * 600)
     1000.0
@@ -178,10 +178,10 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Rows counted from each timestamp to the next, replayed from the first timestamp, again and again.
+    """Rows counted from each timestamp to the next, replayed from the first timestamp on, repeated endlessly.
 
-    `time_scale` stretches time (1/6 plays an hour in 10 minutes) and leaves the rates as they are; these are multiplied
-    by `height_scale`, or by what makes the highest one `peak`.
+    `time_scale` stretches time (1/6 plays an hour in 10 minutes) without changing the rates. Rates are multiplied by
+    `height_scale`, or scaled so that the highest rate is `peak`.
 
     >>> Trace([(0, 60), (60, 120)], peak=10).rate_rows_s(0)
     5.0
@@ -199,7 +199,7 @@ class Trace:
         _keep(self, points=_points(self.points, _timestamp, at_least=2))
         _keep(self, time_scale=number(self.time_scale, "time_scale", above=0, error=ScenarioError))
         times_s = [at_s for at_s, _ in self.points]
-        # The last count has no next timestamp: its interval is taken to be as long as the one before.
+        # The last count has no next timestamp: its interval is assumed to be as long as the previous interval.
         ends_s = [*times_s[1:], 2 * times_s[-1] - times_s[-2]]
         counted = [count / (end - start) for (start, count), end in zip(self.points, ends_s, strict=True)]
         factor = self._factor(max(counted))
@@ -259,7 +259,7 @@ def load_from(table: Mapping[str, Any], where: str, base_dir: Path) -> Load:
 
 
 def read_trace(path: Path) -> tuple[tuple[float, float], ...]:
-    """The (timestamp, count) points of a CSV file `timestamp_s,count`; its header may be left out."""
+    """The (timestamp, count) points of a CSV file `timestamp_s,count`; the header is optional."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
@@ -365,7 +365,7 @@ def _timestamp(value: Any, what: str) -> float:
 
 
 def _levels(shape: str | Sequence[float]) -> tuple[float, ...]:
-    """A day's hourly levels, the highest of them 1."""
+    """The hourly levels of a day, scaled so that the highest level is 1."""
     if isinstance(shape, str):
         return HOURLY[choice(shape, "shape", HOURLY, ScenarioError)]
     if not isinstance(shape, Sequence) or len(shape) != HOURS:

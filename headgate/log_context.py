@@ -1,4 +1,4 @@
-"""The job and the epoch that a thread works for, so that lines of its log can name them."""
+"""Keeps the job and the epoch that a thread works for, so that log lines of the thread can name the job and the epoch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What a thread works for."""
+    """The job and the epoch that a thread works for."""
 
     job: str = ""
-    """Empty if the thread works for no single job."""
+    """Name of the job; empty if the thread works for no single job."""
     epoch: int | None = None
-    """None if the thread works for no single epoch."""
+    """Number of the epoch; None if the thread works for no single epoch."""
 
 
 NOTHING = LogContext()
@@ -23,18 +23,18 @@ _CONTEXT: ContextVar[LogContext] = ContextVar("log_context", default=NOTHING)
 
 
 def log_context() -> LogContext:
-    """What this thread works for."""
+    """The job and the epoch that the current thread works for."""
     return _CONTEXT.get()
 
 
 def work_for(job: str, epoch: int) -> None:
-    """From now on, this thread works for one epoch of a job."""
+    """Set the job and the epoch that the current thread works for from now on."""
     _CONTEXT.set(LogContext(job, epoch))
 
 
 @contextmanager
 def working_for(job: str) -> Iterator[None]:
-    """Inside the block, this thread works for a job."""
+    """Set the job that the current thread works for inside the block."""
     before = _CONTEXT.set(LogContext(job))
     try:
         yield

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Something that runs jobs: Spark, or the simulator."""
+    """Runs jobs: Spark, or the simulator."""
 
     def jobs(self) -> Mapping[str, Job]:
         """The jobs that run now, with their intents."""
@@ -32,9 +32,9 @@ class Engine(Protocol):
         """Read every counter once."""
 
     def apply(self, action: Action) -> Outcome:
-        """Set the allocations that the action names; applying the same one twice changes nothing.
+        """Set the allocations that the action names; applying the same action twice changes nothing.
 
-        What it cannot do it refuses in a sentence, and changes nothing: something else is then tried.
+        If the engine cannot apply the action, the engine changes nothing, and the outcome gives the reason in a sentence.
         """
 
 
@@ -60,15 +60,15 @@ class JobState:
     share: int = 1
     """Declared weight of the job among the others when slots are short."""
     read_limit: int | None = None
-    """Maximum number of rows per epoch; None: by the settings."""
+    """Maximum number of rows per epoch; None: the limit of the settings applies."""
     since_s: float = 0.0
     trace: str = ""
     """The shortened stack trace of the error; empty without one."""
     raised_share: int | None = None
     """Weight that the scheduler gave the job in place of the declared one; None: the declared weight applies."""
     epoch: int | None = field(default=None, compare=False)
-    """Number of the epoch that failed, else of the epoch in flight, or of the next one if none is; None: not known. A job has not changed
-    its state because it has come to another epoch."""
+    """Number of the failed epoch, else of the epoch in flight, else of the next epoch; None if unknown. Comparisons ignore the number: a
+    job that reaches another epoch has not changed its state."""
 
 
 class Occupants(Protocol):
@@ -87,11 +87,11 @@ class Occupants(Protocol):
 class Jobs(Engine, Occupants, Protocol):
     """An engine whose jobs are added and removed while it runs; an unknown name is an `InputError`.
 
-    `jobs` and `observe` cover the jobs that run, `states` all of them. Every method may be called from any thread.
+    `jobs` and `observe` cover running jobs, `states` covers all jobs. Every method may be called from any thread.
     """
 
     def submit(self, topology: Topology, allocation: JobAllocation | None = None, paused: bool = False) -> None:
-        """Start a job, from its checkpoint if it has one; without an allocation, with that of its topology."""
+        """Start a job, from its checkpoint if the job has one; without an allocation, use the allocation of the topology."""
 
     def remove(self, name: str, keep: bool = False) -> None:
         """Finish the epoch in flight, stop, and forget the job; its checkpoint and state are deleted unless `keep`."""
@@ -109,13 +109,13 @@ class Jobs(Engine, Occupants, Protocol):
         """Set the share of a job, from the next epoch on."""
 
     def set_read_limit(self, name: str, rows: int | None) -> None:
-        """Set the read limit of a job, from the next epoch on; None: by the settings."""
+        """Set the read limit of a job, from the next epoch on; None: the limit of the settings applies."""
 
     def states(self) -> Mapping[str, JobState]:
         """All jobs, in every phase."""
 
     def hot_keys(self, name: str) -> Mapping[str, Mapping[str, float]]:
-        """The fullest keys of each keyed operator, each with its least share of the rows."""
+        """The most frequent keys of each keyed operator, each with a lower bound on its share of the rows."""
 
     def epochs(self, job: str) -> tuple[EpochTiming, ...]:
         """The last finished epochs of a job, oldest first; empty if the engine has no epochs."""
@@ -130,7 +130,7 @@ class Jobs(Engine, Occupants, Protocol):
 class HostPool(Protocol):
     """Leases and releases hosts: a cloud, the processes of one machine, or the simulator.
 
-    Hosts are named by who leases them, so that a lease or a release that is asked for twice happens once.
+    The caller names the hosts, so that a repeated lease or release of a host has no further effect.
     """
 
     def lease(self, name: str, kind: HostType) -> None:
@@ -158,7 +158,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LatencyRecord:
-    """Latency of the rows put out in a window."""
+    """Latency of the rows that reached the sinks in a window, in seconds."""
 
     mean_s: float
     p50_s: float
@@ -166,9 +166,9 @@ class LatencyRecord:
     p99_s: float
 
 
-@lru_cache(maxsize=1024)  # the journal and the status ask for the same ones in every round
+@lru_cache(maxsize=1024)  # the journal and the status convert the same latencies in every round
 def latency_record(latency: Latency | None) -> LatencyRecord | None:
-    """The latency as the journal keeps it."""
+    """The latency as a record of the journal; None without a latency."""
     return None if latency is None else LatencyRecord(latency.mean_s, *latency.percentiles_s(50, 95, 99))
 
 
@@ -195,7 +195,7 @@ class JobRecord:
     met: bool | None = None
     """Whether the intent was met."""
     latency: LatencyRecord | None = None
-    """Latency of the rows put out; None without such rows in the window, and in journals of earlier versions."""
+    """Latency of the rows that reached the sinks; None without output in the window, and in journals of earlier versions."""
 
     @property
     def lag_unknown(self) -> bool:
@@ -228,7 +228,7 @@ class Effect:
     """Total utility before the action; None if no longer known."""
     score_after: float | None
     utility_before: float | None
-    """Utility of the job that the action was for; None if it concerned the cluster."""
+    """Utility of the job that the action was for; None if the action concerned the cluster."""
     utility_after: float | None
     verdict: str
     """The verdict: "kept", "skipped for 1 h", "reverted", "ready after 21 s"."""
@@ -264,7 +264,7 @@ class Restored:
     state: bytes
     """The scheduler's state as of the last round."""
     snapshots: tuple[Snapshot, ...]
-    """The newest snapshots, in order of time: a prediction is made from them."""
+    """The newest snapshots, in order of time, for predictions."""
     unfinished: tuple[RecordedAction, ...]
     """Actions about jobs without an outcome: the controller applies them again."""
     actions: tuple[RecordedAction, ...]
@@ -274,16 +274,16 @@ class Restored:
 
 
 class Past(Protocol):
-    """The record of the control loop as it is read."""
+    """Read access to the record of the control loop."""
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
-        """Actions in order: all, or those that touch a job or a host; `since_s` is included."""
+        """Actions in order, from `since_s` on: all actions, or the actions that touch a job or host."""
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
-        """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
+        """Rounds in order, from `since_s` on: all rounds, or the rounds of one job, without the other jobs."""
 
     def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
-        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+        """At most `most` rounds, evenly spread over all rounds since `since_s`, the newest included; with only `jobs`, if given."""
 
     def about(self) -> dict[str, str]:
         """Everything noted about the whole run."""
@@ -295,10 +295,10 @@ class Journal(Past, Protocol):
     def record(
         self, summary: RoundRecord, snapshot: Snapshot, state: bytes, action: Action | None = None
     ) -> int | None:
-        """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
+        """Write a round, all or nothing, before its action is carried out; return the id of the action."""
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before the action is carried out; return its id."""
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
         """Write the outcome of an action; the last outcome counts."""
@@ -310,9 +310,9 @@ class Journal(Past, Protocol):
         """The state of the last controller; None in an empty journal."""
 
     def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
-        """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went.
+        """Delete rounds before `before_s`, and actions with an outcome before `actions_before_s`; return the number of deleted rounds.
 
-        What the actions amount to stays: an allocation does not change by this.
+        The deletion changes no allocation that `restore` returns.
         """
 
     def set_about(self, key: str, value: str) -> None:

@@ -1,6 +1,6 @@
 """The live table: one row per job, drawn from a view, the same for simulated and real clusters.
 
-`table` and its parts are pure; `Screen` puts them on a terminal, or writes a line per event where there is none.
+`table` and its parts are pure; `Screen` shows the table on a terminal or, without a terminal, writes a line per event.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ BAR_CELLS = 8
 SPARK_CELLS = 16
 SHOWN_ACTIONS = 5
 PHASES: Mapping[str, str] = {SearchPhase.SEARCHING: "converging"}
-"""Words that read better in a headline."""
+"""Words of the headline for phases, where the name of the phase reads worse."""
 STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "dim"}
 STARTING = JobPhase.STARTING.value
 STATES: Mapping[bool | None, str] = {True: "met", False: "missed", None: "measuring"}
-"""Whether a job that runs meets its intent."""
+"""Words for whether a running job meets its intent; None while the job is being measured."""
 
-# -- what is shown ---------------------------------------------------------------------------------------------------------------
+# -- rows and figures ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job as it is shown."""
+    """One row of the table: a job and its figures."""
 
     name: str
     intent: str
@@ -54,9 +54,9 @@ class Row:
     note: str = ""
     """Text that replaces the state of the intent."""
     age_s: float | None = None
-    """Age of the reading that the row was measured on; None if it is not known."""
+    """Age of the reading behind the row, in seconds; None if unknown."""
     lag_unknown: bool = False
-    """The job was measured, and how many rows wait is not known."""
+    """Whether the job was measured and its number of waiting rows is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,17 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The headline's figures; None where nothing is known."""
+    """Figures of the headline; None means unknown."""
 
     utility: float | None
     max_utility: float
     cores: float | None = None
     load: float | None = None
-    """Runnable lanes per core."""
+    """Load of all hosts together, per core."""
 
 
 def rows_of_view(view: View) -> list[Row]:
-    """The jobs of a view."""
+    """The rows of the table for the jobs of a view."""
     return [_row_of_job(job) for job in view.jobs.values()]
 
 
@@ -103,7 +103,7 @@ def _row_of_job(job: JobView) -> Row:
 
 
 def rows_of_round(record: RoundRecord) -> list[Row]:
-    """The jobs of a round of the journal."""
+    """The rows of the table for the jobs of a round of the journal."""
     return [_row_of_record(name, job) for name, job in record.jobs.items()]
 
 
@@ -129,7 +129,7 @@ def _above(value: float | None, limit: float | None) -> bool:
 
 
 def cluster_of_view(view: View) -> Headline:
-    """The totals of a view."""
+    """The headline figures of a view."""
     loads = [host.load for host in view.hosts if host.load is not None]
     cores = sum(host.cores for host in view.hosts)
     return Headline(
@@ -141,7 +141,7 @@ def cluster_of_view(view: View) -> Headline:
 
 
 def total_utility(utilities: Iterable[float | None]) -> float | None:
-    """The sum over the jobs that are measured; None if there are jobs and none is.
+    """Total utility of the measured jobs; None if there are jobs but no job is measured.
 
     >>> total_utility([30.0, None]), total_utility([None]), total_utility([])
     (30.0, None, 0)
@@ -152,7 +152,7 @@ def total_utility(utilities: Iterable[float | None]) -> float | None:
 
 
 def satisfaction(view: View) -> float:
-    """Total utility as a share of the maximum, over the jobs that are measured; NaN if none is."""
+    """Total utility of the measured jobs as a share of their worth; NaN if no job is measured."""
     known = [job for job in view.jobs.values() if job.utility is not None]
     worth = sum(job.worth for job in known)
     return sum(job.utility or 0.0 for job in known) / worth if worth else math.nan
@@ -177,8 +177,8 @@ def table(
 ) -> RenderableType:
     """The whole screen: headline, jobs, last actions; `history` is the satisfaction of the last rounds, 0 to 1.
 
-    `console.print(table(view, "converged", [0.5, 0.9, 1.0]))`; with a height, jobs that miss their intents come first and the
-    rest is counted.
+    `console.print(table(view, "converged", [0.5, 0.9, 1.0]))`; jobs that miss their intents come first, and jobs beyond the `height`
+    in lines are only counted.
     """
     head = headline(cluster_of_view(view), phase, history, clock)
     shown = actions[-SHOWN_ACTIONS:]
@@ -208,7 +208,7 @@ def sparkline(history: Sequence[float], cells: int = SPARK_CELLS) -> str:
 
 
 def jobs_table(rows: Sequence[Row], room: int | None = None) -> list[RenderableType]:
-    """The jobs, those that miss their intents first; what does not fit into `room` lines is counted below."""
+    """The table of jobs, with jobs that miss their intents first; jobs that do not fit into `room` lines are counted below."""
     ordered = sorted(rows, key=lambda row: row.met is not False)
     fits = len(ordered) if room is None or len(ordered) <= room else room - 1
     return [_Fitting([_draw(ordered[:fits], layout) for layout in LAYOUTS]), *_rest(ordered[fits:])]
@@ -216,25 +216,25 @@ def jobs_table(rows: Sequence[Row], room: int | None = None) -> list[RenderableT
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The width of a table of jobs."""
+    """A layout of the table of jobs."""
 
     gap: int
     """Spaces between two columns."""
     bars: bool
-    """Whether utility is drawn as a bar too."""
+    """Whether utility is also drawn as a bar."""
 
 
 LAYOUTS = (_Layout(3, bars=True), _Layout(1, bars=True), _Layout(1, bars=False))
-"""Widest first."""
+"""Layouts of the table of jobs, widest first."""
 SHRINKING = ("job", "intent")
-"""Columns that are cut where even the narrowest table does not fit: figures are shown in full."""
+"""Columns that are cut if even the narrowest table does not fit; figures are never cut."""
 UNLIMITED = 10_000
 """Width at which no table is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """The first of the tables that fits the terminal, else the last."""
+    """The first of several tables that fits the terminal, else the last table."""
 
     tables: Sequence[Table]
 
@@ -355,7 +355,7 @@ class Screen:
     console: Console
     clock: Callable[[float], str] = since_start
     line_every_s: float = 300.0
-    """Without a terminal: time between two lines about the cluster."""
+    """Time between two lines about the cluster, in seconds, if there is no terminal."""
     _live: Live | None = None
     _history: list[float] = field(default_factory=list)
     _actions: deque[Happened] = field(default_factory=lambda: deque(maxlen=SHOWN_ACTIONS))
@@ -406,7 +406,7 @@ class Screen:
 
 
 def intents_met(verdicts: Sequence[bool | None], jobs: int, others: Mapping[str, int] | None = None) -> str:
-    """Number of jobs that have started, that meet their intents, that are being measured, and in each other state.
+    """How many jobs have started, meet their intents, are being measured, and are in other states, as one phrase.
 
     >>> intents_met([True, None], 3, {"failed": 1, "stale": 0})
     '1 of 3 jobs meet their intents, 1 measuring, 1 failed'
@@ -421,7 +421,7 @@ def intents_met(verdicts: Sequence[bool | None], jobs: int, others: Mapping[str,
 
 
 def thin_out(values: Sequence[float], count: int) -> list[float]:
-    """At most `count` of the values, evenly spread, the last one among them.
+    """At most `count` of the values, evenly spread, the last value included.
 
     >>> thin_out(range(10), 4)
     [0, 3, 6, 9]

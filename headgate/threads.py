@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 PAUSE_S = 1.0
-"""Wait before work that ended is run again."""
+"""Wait before work that ended is run again, in seconds."""
 
 
 def in_parallel(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
@@ -24,7 +24,7 @@ def in_parallel(function: Callable[[_Item], _Result], items: Sequence[_Item]) ->
 class WatchedThread:
     """Runs `work` on its own thread until `close`; work that ends early is reported and run again.
 
-    `work` must return soon after `close` was called; until then it may be called any number of times, one after another.
+    `work` must return soon after `close` was called; until then, `work` may run any number of times, one run after another.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """What `headgate run --hosts` leases, and what it may cost."""
+    """Hosts that `headgate run --hosts` leases, and the budget for these hosts."""
 
     host_cores: int = setting(2, "slots", "Tasks that run at once on a leased host.", 1, 1024)
     host_memory_mb: int = setting(1024, "MB", "Memory of the executor on a leased host.", 512)

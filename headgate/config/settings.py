@@ -1,4 +1,4 @@
-"""Settings from names and values, checked, and described for people."""
+"""Checks settings given as names and values, and describes all settings for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS: Mapping[str, type] = {
 }
 
 RENAMED: Mapping[str, str] = {"brink": "close_to_miss"}
-"""Settings of earlier versions by their old names: refused with the new name, and still read from old journals."""
+"""New names of renamed settings, by old name: an old name is refused with a hint at the new name, but read from old journals."""
 
 
 def describe(kind: type = Settings) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Se
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """All settings that `headgate run` goes by."""
+    """All settings of `headgate run`, by kind."""
 
     loop: Settings
     spark: SparkSettings
@@ -88,7 +88,7 @@ def _among(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
 
 
 def host_settings_from(values: Mapping[str, Any], base: HostSettings | None = None) -> HostSettings:
-    """The same for hosts.
+    """Settings of hosts with `values` in place of the defaults; text is converted to the setting's type.
 
     >>> host_settings_from({"trend": "7"}).trend
     7
@@ -105,7 +105,7 @@ def _replace(base: Kind, values: Mapping[str, Any], rows: list[dict[str, Any]]) 
 
 
 def _consistent(settings: Settings) -> Settings:
-    """Numbers that are fine alone may make each other senseless."""
+    """Refuse settings that are valid alone but contradict each other."""
     order = ("round_s", "warm_up_s", "window_s")
     for shorter, longer in pairwise(order):
         if getattr(settings, shorter) > getattr(settings, longer):
@@ -145,7 +145,7 @@ def _check_value(name: str, value: Any, rows: Mapping[str, Mapping[str, Any]]) -
 
 
 def names_in(value: str) -> tuple[str, ...]:
-    """The names of a setting that holds a list of them.
+    """The names in the text of a setting that holds a list of names.
 
     >>> names_in("LAKE, SHOP")
     ('LAKE', 'SHOP')
@@ -154,7 +154,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def _text(name: str, value: Any, row: Mapping[str, Any]) -> str:
-    """A path that is relative would be another one for each process that reads the setting."""
+    """Check a text; a path must be absolute, because a relative path would differ between the processes that read the setting."""
     if not isinstance(value, str):
         raise SettingError(f'setting "{name}" is {value!r}; it must be a text')
     if row["unit"] == "names":

@@ -1,7 +1,7 @@
 """Weighted fairness among tenants: the objective `fair`.
 
-The satisfaction of a tenant is the utility of its jobs as a share of their worth; divided by the tenant's weight, it says how well the
-tenant does for what it should get. The lowest of these counts. The total utility decides between allocations that are equally fair.
+The satisfaction of a tenant is the utility of its jobs as a share of their worth; the weighted satisfaction is the satisfaction divided by
+the tenant's weight. The objective is the lowest weighted satisfaction. The total utility decides between equally fair allocations.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from headgate.core.metrics import JobView
 
 TOTAL_PART = 0.05
-"""Part of the score that the total utility has: too little to outweigh a tenant."""
+"""Weight of the total utility in the score: too small to outweigh the satisfaction of a tenant."""
 
 
 def weighted_satisfactions(jobs: Collection[JobView]) -> dict[str, float]:
-    """By tenant, its satisfaction divided by its weight; jobs that are not judged are left out."""
+    """The weighted satisfaction of each tenant; jobs that are not judged are left out."""
     utility: dict[str, float] = {}
     worth: dict[str, float] = {}
     for job in jobs:
@@ -27,7 +27,7 @@ def weighted_satisfactions(jobs: Collection[JobView]) -> dict[str, float]:
 
 
 def fair_score(jobs: Collection[JobView]) -> float:
-    """The lowest weighted satisfaction, and a little of the total."""
+    """The lowest weighted satisfaction, plus `TOTAL_PART` times the total utility as a share of the total worth."""
     lowest = min(weighted_satisfactions(jobs).values(), default=1.0)
     worth = sum(job.worth for job in jobs)
     total = sum(job.utility or 0.0 for job in jobs) / worth if worth else 1.0

@@ -126,7 +126,7 @@ class HostPlace(Enum):
     EXECUTORS = "executors"
     """Executors of the cluster that `--master` names."""
     COMMAND = "command"
-    """Machines that an executable leases; they join the cluster that `--master` names."""
+    """Machines that an executable leases; the machines join the cluster that `--master` names."""
 
 
 @dataclass(frozen=True, slots=True)

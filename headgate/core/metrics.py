@@ -207,7 +207,7 @@ class View:
     """Share of their time for which tasks waited for a slot in the window, 0..1; None if no task ran, or tasks are unknown."""
 
     congested: bool | None = field(init=False, repr=False, compare=False)
-    """Whether the cluster was congested throughout the window; None if unknown. The rules ask for each job, so it is computed once."""
+    """Whether the cluster was congested throughout the window; None if unknown. Computed once, because rules read the value per job."""
     suspects: dict[str, HostReading] = field(init=False, repr=False, compare=False)
     """Hosts whose last heartbeat is too old, by name."""
 

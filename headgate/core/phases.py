@@ -1,4 +1,4 @@
-"""Spreads the epochs of jobs in time: epochs that start side by side make each other late, and the epochs of urgent jobs too."""
+"""Spreads the epochs of jobs in time, because epochs that start at the same time delay each other, urgent jobs included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 EVEN_SHARE = 0.5
-"""Part of the time between evenly spread starts that an epoch has to itself: more is seldom free."""
+"""Share of the time between evenly spread starts that each epoch should have to itself: a larger gap is seldom free."""
 
 
 def fair_gap_s(paces_s: Iterable[float]) -> float:
@@ -21,10 +21,10 @@ def fair_gap_s(paces_s: Iterable[float]) -> float:
 
 
 def spread_start_s(due_s: float, slack_s: float, gap_s: float, others_s: Sequence[float]) -> float:
-    """When an epoch that is due should start, at most `slack_s` earlier, given when other jobs start theirs; never later than due.
+    """When an epoch that is due at `due_s` should start, given the starts of other jobs: at most `slack_s` earlier, and never later.
 
-    The epoch starts at the last moment that is `gap_s` from all other starts, else at the moment furthest from them. Starts of jobs
-    with equal paces drift apart in this way until each has its gap.
+    The epoch starts at the last moment that is `gap_s` from all other starts, else at the moment furthest from them. The starts
+    of jobs with equal paces drift apart in this way until each epoch has its gap.
 
     >>> spread_start_s(10.0, 1.0, 0.5, [7.0, 13.0])
     10.0
@@ -40,6 +40,6 @@ def spread_start_s(due_s: float, slack_s: float, gap_s: float, others_s: Sequenc
 
 
 def _neighbours(ordered: Sequence[float], at: float) -> Sequence[float]:
-    """The nearest one before and the nearest one after."""
+    """The nearest time up to `at`, and the nearest time after `at`."""
     place = bisect(ordered, at)
     return ordered[max(0, place - 1) : place + 1]

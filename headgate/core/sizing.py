@@ -256,7 +256,7 @@ def first_pace_s(intent: Intent, limit_s: float) -> float:
 
 
 FIRST_SHARE = 0.35
-"""Share of the latency intent for which rows of a new job wait for their epoch at least."""
+"""Least share of the latency intent for which rows of a new job wait for their epoch."""
 LONGEST_SHARE = 0.7
 """Share of the latency intent that rows of a new job wait for their epoch and its end, if the epoch takes `FIRST_EPOCH_S`."""
 FIRST_EPOCH_S = 1.5

@@ -1,6 +1,6 @@
 """The story of one job or one leased host, from the journal: measurements, decisions, actions and their effects.
 
-The story has only changes. A round in which nothing happened to the job leaves no line.
+The story contains only changes. A round without a change of the job adds no line.
 
     >>> from headgate.journal import MemoryJournal
     >>> story(MemoryJournal(), "page-load")
@@ -33,7 +33,7 @@ def story(journal: Past, job: str) -> list[Line]:
 
 
 def lines_from(job: str, rounds: Sequence[RoundRecord], actions: Sequence[RecordedAction]) -> list[Line]:
-    """The story from records that were read before: all rounds of the job, or some of them."""
+    """The story from given records: all rounds of the job, or a part of the rounds."""
     view = JobRounds(job, tuple(rounds))
     # In one round, the measurements come first, then the verdict on the last action, then the next one.
     lines = chain(measured_lines(view), advice_lines(view), effect_lines(view, actions), action_lines(view, actions))

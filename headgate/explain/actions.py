@@ -26,7 +26,7 @@ def action_lines(view: JobRounds, actions: Iterable[RecordedAction]) -> Iterator
 
 
 def _reasons(recorded: RecordedAction) -> Iterator[Line]:
-    """The symptoms behind a diagnosis that its sentence does not name, with what was measured."""
+    """A line for each symptom that the sentence of the diagnosis does not name, with the measurements behind the symptom."""
     for symptom in _symptoms(recorded.action.cause):
         if NAMED not in symptom.facts:
             measured = "; ".join(one.text for one in symptom.because)
@@ -50,7 +50,7 @@ def _action_facts(recorded: RecordedAction, steps: Iterable[_Step]) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A change of one thing: a verb, in both forms, and the rest of the sentence."""
+    """One change in words: the verb in past and present form, and the rest of the sentence."""
 
     past: str
     verb: str
@@ -80,7 +80,7 @@ def _host_step(action: Action) -> _Step:
 
 
 def _remedy_steps(action: Action, change: JobAllocation, lanes_changed: bool) -> Iterator[_Step]:
-    """Lanes or slices that went elsewhere, or a read limit that was raised in place of lanes."""
+    """Changes of a remedy other than lane counts: moved lanes, moved slices, or a raised read limit."""
     if action.remedy == ResolverName.MOVE_LANES:
         hosts = ", ".join(change.avoided)
         yield _Step("moved", "move", f"its lanes off {hosts}", {"avoided": hosts})
@@ -131,7 +131,7 @@ def _action_sentence(job: str, recorded: RecordedAction, steps: Sequence[_Step])
 
 
 def _elsewhere_step(job: str, recorded: RecordedAction) -> _Step:
-    """An action for this job that changes others alone."""
+    """The step in words of an action that is for this job but changes only other jobs."""
     others = and_list(sorted(recorded.action.changes.keys() - {job}))
     return _Step("changed", "change", others or "nothing", {})
 
@@ -162,7 +162,7 @@ def _effect_line(view: JobRounds, recorded: RecordedAction, effect: Effect) -> L
 
 
 def _utility_effect(view: JobRounds, recorded: RecordedAction, effect: Effect) -> list[str]:
-    """Utility of a job before and after: in the effect for the action's job, in the rounds for any other job."""
+    """The utility of a job before and after an action: from the effect for the action's own job, from the rounds for any other job."""
     if recorded.action.job == view.job:
         before, after = effect.utility_before, effect.utility_after
     else:

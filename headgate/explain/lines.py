@@ -13,7 +13,7 @@ Facts = Mapping[str, float | str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened: when, a sentence for people, the figures for machines."""
+    """One event of a story: its time, a sentence for people, and figures for machines."""
 
     at_s: float
     text: str
@@ -31,7 +31,7 @@ class JobRounds:
         return ((round_.at_s, round_.jobs[self.job]) for round_ in self.rounds)
 
     def at(self, at_s: float) -> JobRecord | None:
-        """The job in the last round up to then; None if that round was deleted."""
+        """The record of the job in the last round at or before `at_s`; None if that round was deleted."""
         after = bisect_right(self.rounds, at_s, key=lambda round_: round_.at_s)
         return self.rounds[after - 1].jobs[self.job] if after else None
 

@@ -11,13 +11,13 @@ from headgate.explain.words import and_list, bracketed, goals, points, rate_text
 from headgate.ports import JobRecord
 
 RATE_CHANGE = 0.25
-"""Input that moved by more than this share since it was last reported is reported again."""
+"""Share by which the input must change, compared with the last reported input, to be reported again."""
 RATE_SETTLED, RATE_STAYED_S = 0.1, 120.0
-"""A rate is reported once it has stayed within this share of itself for this many seconds: a ramp is news when it ends."""
+"""An input rate is reported once it has stayed within this share of itself for this many seconds: a ramp is reported when it ends."""
 LAG_STAYED_S = 60.0
-"""A lag that stays unknown for this long is reported."""
+"""Seconds for which the lag of a job must stay unknown to be reported."""
 ADVICE_AGAIN_S = 86400.0
-"""The same advice is reported again after this time at the earliest."""
+"""Shortest time between two reports of the same advice, in seconds."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Reported:
     utility: float | None = None
     rate_reported: float | None = None
     rate_since: tuple[float, float] | None = None
-    """Since when the input has been about the same, and what it was then."""
+    """Time since which the input has been about the same, and the input at that time; None before the first measurement."""
     missed: JobRecord | None = None
     intent: tuple[str, float] | None = None
     lag_unknown_since_s: float | None = None
@@ -36,21 +36,21 @@ class _Reported:
 
 
 def measured_lines(view: JobRounds) -> Iterator[Line]:
-    """A line for each change of what was measured."""
+    """A line for each relevant change in the measurements of the job."""
     reported = _Reported()
     for at_s, now in view.pairs():
         _follow_rate(reported, at_s, now.arrival_rows_s)
         moved = list(_input_changed(reported, at_s, now))
         sentences = [*_intent_changed(reported, now), *_goal_changed(reported, now), *_lag_changed(reported, at_s, now)]
         if moved and not sentences and reported.rate_since is not None:
-            yield Line(reported.rate_since[0], moved[0], _job_facts(now))  # reported late, but it happened then
+            yield Line(reported.rate_since[0], moved[0], _job_facts(now))  # reported late, with the time of the change
         elif sentences:
             yield Line(at_s, "; ".join([*moved, *sentences]), _job_facts(now))
         _remember(reported, now)
 
 
 def _lag_changed(reported: _Reported, at_s: float, now: JobRecord) -> Iterator[str]:
-    """A lag that stays unknown is reported once: the first readings of a job never know it."""
+    """Report once that the lag stays unknown, and once that it is known again; the first readings of a job never contain the lag."""
     if not now.lag_unknown:
         if reported.lag_reported and now.juice is not None:
             yield f"lag is known again (juice {share_text(now.juice)})"
@@ -93,7 +93,7 @@ def _input_changed(reported: _Reported, at_s: float, now: JobRecord) -> Iterator
     before, rate = reported.rate_reported, now.arrival_rows_s
     if before is None or rate is None or reported.rate_since is None or not _moved(before, rate, RATE_CHANGE):
         return
-    # What breaks or restores an intent is reported with it, even if the rate is still on its way.
+    # A change of input that breaks or restores an intent is reported with the intent, even while the rate still changes.
     if _goal_moved(reported, now) or at_s - reported.rate_since[0] >= RATE_STAYED_S:
         reported.rate_reported = rate
         yield _rate_sentence(before, rate)
@@ -153,7 +153,7 @@ def _job_facts(now: JobRecord) -> Facts:
 
 
 def advice_lines(view: JobRounds) -> Iterator[Line]:
-    """Alerts about the job, each once a day while nothing but its figures change."""
+    """A line for each alert about the job; alerts that differ only in their figures appear at most once a day."""
     reported_s: dict[object, float] = {}
     for round_ in view.rounds:
         for alert in round_.advice:

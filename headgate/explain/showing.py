@@ -10,16 +10,16 @@ import msgspec
 from headgate.explain.lines import Line
 
 START_KEY, CLOCK_KEY, WALL_CLOCK = "start_s", "clock", "wall"
-"""Notes about a run that say how its times are shown."""
+"""Keys and a value of the journal's notes that determine how the times of a run are shown."""
 
 
 def as_json(lines: Iterable[Line]) -> str:
-    """A list of objects with `at_s`, `text` and `facts`."""
+    """The lines as a JSON list of objects with `at_s`, `text` and `facts`."""
     return msgspec.json.format(msgspec.json.encode(list(lines)), indent=2).decode()
 
 
 def as_text(lines: Iterable[Line], about: Mapping[str, str], zone: tzinfo | None = None) -> str:
-    """A line each: clock time if the run was by the clock, time since its start if it was simulated.
+    """The lines as text: with clock time for a run by the wall clock, with the time since the start for a simulated run.
 
     >>> as_text([Line(900.0, "latency passed 60 ms (now 412 ms), utility 90 -> 13.1")], {})
     '0:15:00  latency passed 60 ms (now 412 ms), utility 90 -> 13.1'
@@ -31,7 +31,7 @@ def as_text(lines: Iterable[Line], about: Mapping[str, str], zone: tzinfo | None
 
 
 def _by_the_clock(lines: Sequence[Line], zone: tzinfo | None) -> Iterator[str]:
-    """A story of several days names each of them once, above its lines."""
+    """The lines with clock time; a story of several days names each day once, above the lines of that day."""
     times = [datetime.fromtimestamp(line.at_s, zone) for line in lines]
     several_days = len({time.date() for time in times}) > 1
     day = None

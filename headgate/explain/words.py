@@ -1,4 +1,4 @@
-"""Figures and lists in the words of a story, and the two halves of an intent."""
+"""Words for the figures and lists of a story, and for the two goals of an intent: latency and juice."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ def and_list(parts: Sequence[str]) -> str:
 
 
 def bracketed(text: str) -> str:
-    """The text in brackets, if there is any."""
+    """The text in brackets; empty if the text is empty."""
     return f" ({text})" if text else ""
 
 
 def after_colon(text: str) -> str:
-    """The text after a colon, if there is any."""
+    """A colon and the text without its full stop; empty if the text is empty."""
     return f": {text.rstrip('.')}" if text else ""
 
 
 def capitalised(text: str) -> str:
-    """The text as a sentence begins, without its full stop."""
+    """The text with a capital first letter and without its full stop."""
     return text[:1].upper() + text[1:].rstrip(".")
 
 
 def lanes_text(number: int, more: str = "") -> str:
-    """A number of lanes."""
+    """A number of lanes in words, such as `2 lanes`."""
     return f"{number} {more}lane{'' if number == 1 else 's'}"
 
 
 def pace_text(pace_s: float) -> str:
-    """How often epochs start."""
+    """How often epochs start, in words."""
     return "back to back" if pace_s == 0 else f"every {show_seconds(pace_s)}"
 
 
 def points(utility: float) -> str:
-    """One decimal, and none where it is zero."""
+    """The utility with one decimal, or with none if that decimal is zero."""
     return f"{utility:,.1f}".removesuffix(".0")
 
 
@@ -50,12 +50,12 @@ def share_text(value: float) -> str:
 
 
 def rate_text(rows_s: float, unit: str = " rows/s") -> str:
-    """Rows per second."""
+    """The rate as text, in rows per second."""
     return (f"{rows_s:,.0f}" if rows_s >= 10 else f"{rows_s:.2g}") + unit
 
 
 def utility_change(words: str, before: float | None, after: float | None) -> str:
-    """The utility after a change, and before it if that looks different; empty if not known."""
+    """The utility before and after a change; only the new utility if both look the same, empty if the new utility is unknown."""
     if after is None:
         return ""
     if before is None or points(before) == points(after):
@@ -65,7 +65,7 @@ def utility_change(words: str, before: float | None, after: float | None) -> str
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A half of an intent that was measured, and the words for it."""
+    """A measured goal of an intent, latency or juice, and the words that describe the goal."""
 
     name: str
     value: float
@@ -77,13 +77,13 @@ class Goal:
     within: str
 
     def now(self) -> str:
-        """The value; in words if rounding would make it look equal to the goal."""
+        """The measured value; in words if rounding would make a missed value look equal to the goal."""
         alike = not self.met and self.show(self.value) == self.show(self.wanted)
         return f"just {self.beyond} it" if alike else self.show(self.value)
 
 
 def goals(record: JobRecord) -> list[Goal]:
-    """The halves of the intent that were measured."""
+    """The measured goals of the intent: latency, juice, both or none."""
     goals = []
     value, wanted = record.latency_s, record.latency_intent_s
     if value is not None and wanted is not None:

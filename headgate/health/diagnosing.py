@@ -61,7 +61,7 @@ def _holds_back(symptom: Symptom, main: Symptom) -> bool:
 
 
 def is_short_of_memory(symptoms: Symptoms) -> bool:
-    """Whether a host of the job is short of memory, of which more lanes would take more."""
+    """Whether a host of the job is short of memory, so that more lanes would make the shortage worse."""
     return any(symptom.kind == SymptomKind.SHORT_OF_MEMORY for symptom in symptoms)
 
 

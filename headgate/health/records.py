@@ -67,7 +67,7 @@ class DiagnosisKind(StrEnum):
 
 
 NAMED = "named in the diagnosis"
-"""The fact of a symptom whose text is part of the diagnosis, so that a story need not tell the symptom by itself."""
+"""Key of the fact that marks a symptom as named in the diagnosis, so that a story has no line of its own for the symptom."""
 
 
 @dataclass(frozen=True, slots=True)

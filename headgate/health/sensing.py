@@ -344,7 +344,7 @@ class LaneSpeedDetector:
     """Detects lanes that take longer per row than the other lanes, and are among the busiest lanes.
 
     The second condition excludes a lane with very few rows, whose fixed cost inflates the time per row. Lanes that share their only host
-    are not compared: whatever else runs there delays now one lane and now another, and no other host would be faster.
+    are not compared: other work on that host delays different lanes at different times, and no other host would be faster.
     """
 
     def detect(self, measured: Measurements, observed: ObservedJob) -> Iterable[Symptom]:

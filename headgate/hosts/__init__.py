@@ -1,4 +1,4 @@
-"""Where do jobs run, and what does it cost? Leased hosts (VISP, 2016), pure but for the ports.
+"""Leased hosts: where jobs run, and what the hosts cost (VISP, 2016); pure apart from the ports.
 
-`leases` has budgets and bills, `capacity` and `provision` decide which hosts are leased and released, `landlord` carries it out.
+`leases` holds budgets and bills, `slots` and `provision` decide which hosts are leased and released, `landlord` carries out the decisions.
 """

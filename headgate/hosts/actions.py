@@ -1,4 +1,4 @@
-"""Leases and releases as actions with their causes, as the journal has them."""
+"""Builds the actions that lease and release hosts, with their causes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def release_paid(host: Host, at_s: float) -> Action:
 def action_of(
     step: LeaseHost | ReleaseHost, plan: Sequence[PlanStep], hosts: Mapping[str, Host], at_s: float
 ) -> Action:
-    """A step of a plan for single lanes; a host is leased for the lanes that the plan starts on it."""
+    """The action for a lease or release step of a plan; the cause of a lease names the operators that get lanes on the new host."""
     if isinstance(step, ReleaseHost):
         return release_paid(hosts[step.host], at_s)
     started = [one.operator for one in plan if isinstance(one, StartLane) and one.host == step.host]

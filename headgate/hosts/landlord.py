@@ -1,8 +1,8 @@
 """Leases and releases the hosts of a service or of a scenario as a planner decides, keeps the books, and writes the journal.
 
-A planner decides which hosts are leased and released; the landlord watches the pool and reports what happened. It writes each lease and
-release to the journal before it acts. A landlord that was killed finds the unfinished actions there and carries them out: a second
-lease or release of the same host changes nothing.
+A planner decides which hosts are leased and released; the landlord watches the pool and reports events. The landlord writes each lease
+and release to the journal before acting. After a kill, a new landlord finds the unfinished actions in the journal and carries them out:
+a second lease or release of the same host changes nothing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Landlord:
         """The engine that empties a host before its release; None while nothing runs yet, or where the pool waits for lanes to leave."""
 
     def serve(self, engine: Jobs) -> None:
-        """From now on this engine runs the jobs: it empties hosts before their release, and its lanes may be changed."""
+        """Set the engine that runs the jobs: the engine empties hosts before their release, and a planner may change its lanes."""
         self.occupants = self._engine = engine
 
     # -- start and end
@@ -116,12 +116,12 @@ class Landlord:
             self._decide(View(at_s, {}, (), frozenset()))
 
     def _take_over(self, unfinished: Sequence[Action], written_s: float, at_s: float) -> Mapping[str, Host]:
-        """The hosts of the last landlord, after its unfinished actions; without hosts beyond the budget, which may have changed."""
+        """Carry out the unfinished actions of the last landlord, release hosts beyond the current budget, and return the hosts."""
         for action in unfinished:
             if action.kind is ActionKind.RELEASE:
                 self._carry_out(action, at_s)
         hosts = self._pool.hosts()
-        # Hosts that went while no landlord ran were paid for until the books were last written.
+        # A host that disappeared while no landlord ran counts as held until the books were last written.
         self._reconcile(hosts, written_s)
         for host in self._terms.budget.beyond(host for host in hosts.values() if host.usable):
             self._act(host_actions.release(host.name, SMALLER_BUDGET), at_s)
@@ -144,9 +144,9 @@ class Landlord:
     # -- after every round
 
     def look(self, view: View, at_once: bool = False) -> bool:
-        """Keep the books; let the planner decide when it is time, or `at_once` because lanes found no room.
+        """Update the books, and let the planner decide when a decision is due, or `at_once` because lanes found no room.
 
-        Returns whether hosts became ready: lanes that found no room may find it now.
+        Return whether hosts became ready, so that lanes without room can be tried again.
         """
         self._records.see(view)
         self._planner.observe(view, self._hosts)
@@ -160,9 +160,9 @@ class Landlord:
         self._decides_s = at_s + self._terms.settings.provision_s - self._settings.round_s / 2
 
     def refresh(self, at_s: float) -> bool:
-        """Look at the hosts without a view of the jobs: a pool repairs itself when it is asked for its hosts.
+        """Read the hosts from the pool without a view of the jobs, because a pool repairs itself when its hosts are read.
 
-        Returns whether hosts became ready.
+        Return whether hosts became ready.
         """
         self._refresh(at_s)
         return self._take_new_hosts()
@@ -232,7 +232,7 @@ class Landlord:
             self._note_refusal(action, outcome, at_s)
 
     def _note_refusal(self, action: Action, outcome: Outcome, at_s: float) -> None:
-        """The pool refused a lease. Jobs continue on the other hosts; without any host the service cannot run."""
+        """Note that the pool refused a lease, and pause leasing; raise an error if no usable host is left."""
         if not any(host.usable for host in self._hosts.values()):
             raise EngineError(f"{action.host} could not be leased: {outcome.detail}")
         retry_s = self._terms.settings.lease_retry_s
@@ -241,7 +241,7 @@ class Landlord:
         self._note(at_s, action.host, text)
 
     def _begin_release(self, action: Action, at_s: float) -> None:
-        """Let state move to other hosts first, for at most `lane_drain_s`."""
+        """Begin the release of a host; from a ready host, lanes and state first move to other hosts, for at most `lane_drain_s`."""
         host = self._hosts.get(action.host)
         if self.occupants is None or host is None or host.phase is not HostPhase.READY:
             self._records.confirm(action, _try(partial(self._pool.release, action.host)))
@@ -251,7 +251,7 @@ class Landlord:
         leaving.occupants.vacate(leaving.address)
 
     def _hosts_after_releases(self, at_s: float) -> Mapping[str, Host]:
-        """The hosts of the pool, after the release of hosts that are vacant."""
+        """Release vacant hosts, and return the hosts of the pool."""
         hosts = self._pool.hosts()
         for name in list(self._leaving):
             self._release_if_vacant(name, hosts.get(name), at_s)
@@ -276,10 +276,10 @@ class Landlord:
             one.released = True
             self._records.confirm(one.action, Outcome(True))
 
-    # -- what became of hosts
+    # -- changes of hosts
 
     def _reconcile(self, hosts: Mapping[str, Host], at_s: float, why: Cause | None = None) -> None:
-        """Bring the books to the hosts that exist; judge the release of a host that is gone by its cost."""
+        """Match the books with the existing hosts, and judge the release of each missing host by its cost."""
         held = [one.host for one in self._ledger.rentals if one.until_s is None]
         self._ledger = self._ledger.matched(hosts, at_s)
         gone = [one for one in self._ledger.rentals if one.host in held and one.host not in hosts]
@@ -327,10 +327,10 @@ class Landlord:
         before = self._hosts.get(host.name)
         return host.phase is phase and (before is None or before.phase is not phase)
 
-    # -- what is known
+    # -- figures for people
 
     def hosts(self) -> Mapping[str, Host]:
-        """The hosts, as of the last look at the pool."""
+        """The hosts as last read from the pool."""
         return self._hosts
 
     def bill(self, at_s: float) -> Bill:
@@ -353,7 +353,7 @@ class Landlord:
     # -- the books
 
     def _write(self, at_s: float) -> None:
-        """Write the books, and the bill in words for readers of the journal after the end."""
+        """Write the books, and the bill in words for people who read the journal after the run."""
         state = self._state
         books = Books(self._ledger, self._settled, state.leases, state.failures, state.no_lease_until_s, at_s)
         self._journal.set_about(BOOKS_KEY, msgspec.json.encode(books).decode())
@@ -369,7 +369,7 @@ class Landlord:
 
 
 def _try(step: Callable[[], None]) -> Outcome:
-    """An error of the pool becomes an outcome, so that it does not end the loop."""
+    """Run a step of the pool; an error of the pool becomes an outcome, so that the error does not end the loop."""
     try:
         step()
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""Leases and money: what runs on which leased host, which steps change it, what may be spent, and the bill (VISP, section 3.1)."""
+"""Leases and money: the lanes on each leased host, the steps that change lanes and hosts, the budget, and the bill (VISP, section 3.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.core.hosts import EXACT_S, Host, HostPhase, HostType, OperatorKey,
 from headgate.core.quantities import show_seconds
 from headgate.errors import HostError
 
-# -- what a lane needs -----------------------------------------------------------------------------------------------------------
+# -- needs of lanes --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class Need:
     memory_mb: float
 
     def times_in(self, room: Need) -> float:
-        """How many times the need fits."""
+        """How many times the need fits into the room."""
         by_cores = room.cores / self.cores if self.cores > 0 else math.inf
         by_memory = room.memory_mb / self.memory_mb if self.memory_mb > 0 else math.inf
         return min(by_cores, by_memory)
 
     def plus(self, other: Need, times: float = 1.0) -> Need:
-        """Both together; with a negative number of times, what is left."""
+        """The sum of this need and `times` times the other need; negative `times` subtract."""
         return Need(self.cores + times * other.cores, self.memory_mb + times * other.memory_mb)
 
 
 def check_needs(needs: Mapping[OperatorKey, Need], kinds: Iterable[HostType]) -> None:
-    """Refuse an operator of which not a single lane fits on any kind of host."""
+    """Raise an error if one lane of an operator fits on no host type."""
     kinds = tuple(kinds)
     for (job, operator), need in needs.items():
         if not any(need.times_in(Need(kind.cores, kind.memory_mb)) >= 1 for kind in kinds):
@@ -44,12 +44,12 @@ def check_needs(needs: Mapping[OperatorKey, Need], kinds: Iterable[HostType]) ->
             )
 
 
-# -- what is leased --------------------------------------------------------------------------------------------------------------
+# -- leased hosts ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedCluster:
-    """Leased hosts and what runs on them. Lanes on their way out are not counted: what they hold is free soon."""
+    """Leased hosts and the lanes on them. Lanes that are stopping are not counted, because their cores and memory become free soon."""
 
     hosts: Mapping[str, Host]
     needs: Mapping[OperatorKey, Need]
@@ -87,12 +87,12 @@ class LeasedCluster:
         return [host for host in self.hosts.values() if host.usable]
 
 
-# -- what is done ----------------------------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StartLane:
-    """One more lane of an operator on a host."""
+    """Start one more lane of an operator on a host."""
 
     operator: OperatorKey
     host: str
@@ -135,7 +135,7 @@ PlanStep = LaneStep | LeaseHost | ReleaseHost
 
 
 def apply_step(cluster: LeasedCluster, step: PlanStep, at_s: float) -> LeasedCluster:
-    """The cluster as it will be when the step is done."""
+    """The cluster after the step."""
     match step:
         case StartLane(operator, host):
             return cluster.changed(operator, host, 1)
@@ -149,18 +149,18 @@ def apply_step(cluster: LeasedCluster, step: PlanStep, at_s: float) -> LeasedClu
             return cluster.with_host(dataclasses.replace(cluster.hosts[name], phase=HostPhase.RELEASING))
 
 
-# -- what may be spent -----------------------------------------------------------------------------------------------------------
+# -- the budget ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits that are never exceeded; None: no limit."""
+    """Limits on leased hosts and on spending per hour, which no lease may exceed; None: no limit."""
 
     most_hosts: int | None = None
     most_per_hour: float | None = None
 
     def check(self, kinds: Iterable[HostType]) -> None:
-        """Refuse a budget that does not even pay for one host."""
+        """Refuse a budget that does not pay for one host."""
         if self.most_hosts is not None and self.most_hosts < 1:
             raise HostError(f"the budget allows {self.most_hosts} hosts; jobs need at least 1")
         cheapest = min(kinds, key=lambda kind: kind.price_per_hour)
@@ -171,7 +171,7 @@ class Budget:
             )
 
     def allows(self, ledger: Ledger, kind: HostType, at_s: float) -> bool:
-        """Whether one more host may be leased now: what is paid for counts until it runs out, used or not."""
+        """Whether the budget allows one more host now; a paid BTU counts as spending until the BTU ends, used or not."""
         held = [rental for rental in ledger.rentals if rental.until_s is None]
         spending = ledger.spending_per_hour(at_s)
         return (self.most_hosts is None or len(held) < self.most_hosts) and (
@@ -179,7 +179,7 @@ class Budget:
         )
 
     def beyond(self, hosts: Iterable[Host]) -> list[Host]:
-        """Those of the hosts that are there, oldest first, that it does not pay for; the first stays, for there is always one."""
+        """The hosts, given oldest first, that exceed the budget; the oldest host is never among them, because jobs need one host."""
         kept = 0.0
         over: list[Host] = []
         for number, host in enumerate(hosts):
@@ -192,11 +192,11 @@ class Budget:
         return over
 
 
-# -- what it came to -------------------------------------------------------------------------------------------------------------
+# -- the ledger and the bill -----------------------------------------------------------------------------------------------------
 
 
 TenantJob = tuple[str, str]
-"""A tenant, and a job that it has."""
+"""Names of a tenant and of one of its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +207,18 @@ class Rental:
     kind: HostType
     from_s: float
     until_s: float | None = None
-    """None: still held."""
+    """End of the lease, in seconds; None while the host is held."""
     use: Mapping[str, float] = field(default_factory=dict)
-    """Core seconds kept for each job, or memory by the same measure where that was scarcer."""
+    """Use of the host by each job: busy seconds on Spark; in the simulator, reserved core seconds, or reserved memory if scarcer."""
     use_by_tenant: Mapping[str, float] = field(default_factory=dict)
-    """The same by the tenant that had the job at that time: a later job of the same name may be another tenant's."""
+    """Use of the host by each tenant, in the unit of `use`; a use counts for the tenant that owned the job at that time."""
 
     def btus(self, at_s: float) -> int:
         """Billing time units paid so far."""
         return btus_begun(self._end_s(at_s) - self.from_s, self.kind.btu_s)
 
     def paid_until_s(self, at_s: float) -> float:
-        """Until when it is paid; of a host that is held, at least until now."""
+        """Time until which the lease is paid, in seconds; while the host is held, at least `at_s`."""
         return self.from_s + self.btus(at_s) * self.kind.btu_s
 
     def cost(self, at_s: float) -> float:
@@ -226,7 +226,7 @@ class Rental:
         return self.btus(at_s) * self.kind.price
 
     def wasted_s(self, at_s: float) -> float:
-        """Paid time that was given away with the host."""
+        """Paid seconds that were left when the host was released; 0 while the host is held."""
         return 0.0 if self.until_s is None else self.paid_until_s(at_s) - self.until_s
 
     def _end_s(self, at_s: float) -> float:
@@ -240,7 +240,7 @@ class Ledger:
     rentals: tuple[Rental, ...] = ()
 
     def spending_per_hour(self, at_s: float) -> float:
-        """Price of all that is paid for at this moment."""
+        """Price per hour of all hosts that are held, or released but still paid for, at `at_s`."""
         paid = (one for one in self.rentals if one.until_s is None or one.paid_until_s(at_s) > at_s + EXACT_S)
         return sum(rental.kind.price_per_hour for rental in paid)
 
@@ -265,7 +265,7 @@ class Ledger:
         return ledger
 
     def settled(self, at_s: float) -> tuple[Ledger, Bill]:
-        """Without leases that are over and paid for no longer, and what those came to: nothing has to be known of them but that."""
+        """The ledger without leases that ended and are no longer paid for, and the bill of these leases."""
         over = tuple(one for one in self.rentals if one.until_s is not None and one.paid_until_s(at_s) <= at_s)
         return Ledger(tuple(one for one in self.rentals if one not in over)), bill(Ledger(over), at_s)
 
@@ -292,23 +292,23 @@ def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, f
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The bill: cost of hosts."""
+    """Cost of leased hosts, with counts of billing time units (BTUs), leases and releases."""
 
     paid_btus: int
     leases: int
     renewals: int
     releases: int
-    """At the end of a BTU."""
+    """Number of releases near the end of a BTU."""
     early_releases: int
     wasted_s: float
     cost: float
     cost_by_job: Mapping[str, float]
-    """Cost by job, by reserved capacity; the cost of idle hosts is not attributed to a job."""
+    """Cost by job, in proportion to the use of each host; the cost of a host without use is not attributed to a job."""
     cost_by_tenant: Mapping[str, float] = field(default_factory=dict)
-    """The same by tenant; what a job cost stays with its tenant when the job is removed."""
+    """Cost by tenant; the cost of a removed job stays with its tenant."""
 
     def plus(self, other: Bill) -> Bill:
-        """Both together."""
+        """The sum of both bills."""
         return Bill(
             self.paid_btus + other.paid_btus,
             self.leases + other.leases,
@@ -322,7 +322,7 @@ class Bill:
         )
 
     def sentence(self) -> str:
-        """In a few words."""
+        """The bill in one sentence."""
         return f"{self.paid_btus} BTUs paid, {self.cost:.4g} in money, {show_seconds(self.wasted_s)} of it wasted"
 
 
@@ -330,7 +330,7 @@ NO_BILL = Bill(0, 0, 0, 0, 0, 0.0, 0.0, {})
 
 
 def bill(ledger: Ledger, at_s: float, late_share: float = 0.1) -> Bill:
-    """Add up; a release with more than `late_share` of its BTU to come counts as early."""
+    """Add up the leases; a release with more than the share `late_share` of its BTU left counts as early."""
     over = [rental for rental in ledger.rentals if rental.until_s is not None]
     early = sum(rental.wasted_s(at_s) > late_share * rental.kind.btu_s for rental in over)
     paid = sum(rental.btus(at_s) for rental in ledger.rentals)

@@ -17,7 +17,7 @@ from headgate.hosts.leases import LaneStep, Ledger, TenantJob
 from headgate.hosts.provision import ProvisionState, Terms
 
 Use = Mapping[str, Mapping[TenantJob, float]]
-"""By host, the busy seconds of each job."""
+"""Use of each host by each job, in seconds: busy lanes or, in the simulator of leased lanes, reserved cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Planner(Protocol):
         """The use of hosts by jobs since the last call."""
 
     def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
-        """Hosts to lease and to release, new lane counts of jobs, and where single lanes go if the engine places them."""
+        """Decide on hosts to lease and to release, on new lane counts of jobs and, if the engine places lanes, on steps of single lanes."""
 
     def place(self, step: LaneStep) -> None:
         """Start, stop or move a lane."""
 
 
 class SharedSlots:
-    """A planner for engines whose lanes share slots, as on Spark: hosts by sums of slots (hosts/slots.py)."""
+    """A planner for engines whose lanes share slots, as on Spark; hosts/slots.py decides by sums of slots."""
 
     def __init__(self, terms: Terms, settings: Settings) -> None:
         self.terms, self.settings = terms, settings
@@ -58,7 +58,7 @@ class SharedSlots:
         self._use: dict[str, dict[TenantJob, float]] = {}
 
     def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
-        """Each job pays for the time that its lanes were busy on a host."""
+        """Note the measured work, and add up the busy seconds of each job's lanes on each host, by which jobs share the cost."""
         self._work = {key: amount for key, amount in self._work.items() if key[0] in view.jobs}
         self._work |= slots.measured_work(view, self.settings)
         named = {host.address or name: name for name, host in hosts.items()}
@@ -79,10 +79,10 @@ class SharedSlots:
         return use
 
     def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
-        """Hosts to lease and to release."""
+        """Decide on hosts to lease and to release."""
         seen = slots.SlotsView(now.view, now.hosts, now.ledger, self._work)
         return slots.step(state, seen, self.terms, self.settings)
 
     def place(self, step: LaneStep) -> None:
-        """Spark places lanes itself."""
+        """Raise an error, because Spark places lanes itself."""
         raise EngineError(f"{step} places a lane, but lanes of this engine run in whichever slot is free")

@@ -1,7 +1,8 @@
 """Provisioning of lanes and leased hosts: VISP's algorithms 1 to 3 and its procedures (figures 4 and 5), and two baselines.
 
-`step(state, view) -> (state, steps)` is pure. Nothing is begun that cannot be finished: each procedure is tried on a copy of
-the cluster first. Where the paper's listings are wrong, what they mean is built; docs/decisions/0030 lists the places.
+`step(state, view, terms) -> (state, steps)` is pure. Each procedure is tried on a copy of the cluster first, so that no step is taken
+towards a change that cannot be completed. Where the paper's listings are wrong, the code does what the paper intends;
+docs/decisions/0030 lists the places.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from headgate.hosts.leases import (
 
 @dataclass(frozen=True, slots=True)
 class OperatorDemand:
-    """One operator as it was measured; None where nothing was."""
+    """Measurements of one operator; None means not measured."""
 
     expected_s: float
-    """Time that a row takes when it need not wait."""
+    """Expected duration of a row, in seconds."""
     duration_s: float | None
-    """Time that a row took lately."""
+    """Recent duration of a row, in seconds."""
     queue: float | None
-    """Rows that wait."""
+    """Number of rows that wait at the operator."""
     busy_lanes: float | None = None
-    """Lanes that were busy, on average."""
+    """Mean number of busy lanes."""
     starting: int = 0
-    """Lanes that do not work yet."""
+    """Number of lanes that are still starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class ProvisionView:
     demands: Mapping[OperatorKey, OperatorDemand]
     ledger: Ledger
     unplaced: Mapping[OperatorKey, int] = field(default_factory=dict)
-    """Lanes of jobs that have just come, or that lost their host, and that must run somewhere."""
+    """Number of lanes without a host, by operator: lanes of new jobs, and lanes that lost their host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Terms:
     settings: HostSettings = field(default_factory=HostSettings)
 
     def __post_init__(self) -> None:
-        """A budget must pay for one host at least."""
+        """Refuse a budget that does not pay for one host."""
         self.budget.check(self.kinds)
 
 
@@ -76,16 +77,16 @@ class ProvisionState:
     """The state of a provisioner between two decisions."""
 
     durations: Mapping[OperatorKey, tuple[float, ...]] = field(default_factory=dict)
-    """The last durations of each operator, oldest first."""
+    """The last row durations of each operator in seconds, oldest first."""
     scalings: Mapping[OperatorKey, int] = field(default_factory=dict)
     leases: int = 0
-    """Hosts leased so far; each gets a name that no other had."""
+    """Number of hosts leased so far; the name of a host contains its number."""
     failures: int = 0
-    """Leases in a row that came to nothing."""
+    """Number of consecutive failed leases."""
     no_lease_until_s: float = 0.0
-    """After too many of them, the pool is left alone for a while."""
+    """End of the pause after too many consecutive failed leases, in seconds."""
     settled: frozenset[str] = frozenset()
-    """Hosts whose lease worked, or was counted as a failure."""
+    """Hosts whose lease succeeded, or was counted as a failure."""
 
 
 # -- the three algorithms --------------------------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ def predict_next(durations: Sequence[float]) -> float:
 
 
 def needs_lane(demand: OperatorDemand, durations: Sequence[float], settings: HostSettings) -> bool:
-    """Whether an operator needs a lane: its durations are, or are about to be, too long, with a queue (algorithm 1)."""
+    """Whether an operator needs a lane: the row duration is, or is predicted to be, too long, and the queue is long (algorithm 1)."""
     if demand.duration_s is None or demand.queue is None:
         return False
     late = demand.duration_s > demand.expected_s
@@ -129,12 +130,12 @@ def suitability(cluster: LeasedCluster, host: Host, operator: OperatorKey, setti
 def spareness(
     operator: OperatorKey, cluster: LeasedCluster, view: ProvisionView, state: ProvisionState, settings: HostSettings
 ) -> float | None:
-    """How easily an operator can spare a lane, higher is better; None if it cannot (algorithm 3)."""
+    """How easily an operator can spare a lane, higher is easier; None if the operator cannot spare a lane (algorithm 3)."""
     demand, lanes = view.demands[operator], cluster.lanes(operator)
     if lanes < 2 or demand.duration_s is None or demand.queue is None:
         return None
     if demand.busy_lanes is not None and demand.busy_lanes > settings.spare_busy * (lanes - 1):
-        return None  # the others could not do its work (beyond the paper)
+        return None  # the other lanes could not do the work (beyond the paper)
     counts = [cluster.lanes(key) for key in view.demands]
     many = _share(lanes - min(counts), max(counts) - min(counts))
     delay = demand.duration_s / demand.expected_s * settings.penalty
@@ -149,19 +150,19 @@ def spareness(
 
 
 def _share(part: float, whole: float) -> float:
-    """0/0 is 0: where all are alike, none stands out."""
+    """The part divided by the whole; 0 if the whole is 0."""
     return part / whole if whole > 0 else 0.0
 
 
 # -- planning on a copy ----------------------------------------------------------------------------------------------------------
 
 Spare = Callable[[OperatorKey, LeasedCluster], float | None]
-"""How easily an operator can spare a lane; None or not above 0: it cannot."""
+"""How easily an operator can spare a lane; None, 0 or less: the operator cannot spare a lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionPlan:
-    """Steps so far, and the cluster and the ledger as they will be."""
+    """The steps planned so far, and the cluster and the ledger after these steps."""
 
     cluster: LeasedCluster
     ledger: Ledger
@@ -171,7 +172,7 @@ class ProvisionPlan:
     may_lease: bool = True
 
     def then(self, *steps: PlanStep) -> ProvisionPlan:
-        """With more steps."""
+        """The plan with more steps."""
         plan = self
         for step in steps:
             ledger, leases = plan.ledger, plan.leases
@@ -185,7 +186,7 @@ class ProvisionPlan:
 def best_host(
     cluster: LeasedCluster, operator: OperatorKey, settings: HostSettings, without: Iterable[str] = ()
 ) -> str | None:
-    """The host that suits another lane of an operator best."""
+    """The best host for another lane of an operator; None if the lane fits on no host."""
     barred = set(without)
     found = [
         (value, host.name)
@@ -196,12 +197,12 @@ def best_host(
 
 
 def lane_up(plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms) -> ProvisionPlan:
-    """One lane more (figure 4): on the best host, else where something can go, else on a new host if the budget allows it."""
+    """Add one lane (figure 4): on the best host, else where spare lanes can stop, else on a new host if the budget allows a lease."""
     return lane_on_hosts(plan, operator, spare, terms) or _on_new_host(plan, operator, terms) or plan
 
 
 def lane_on_hosts(plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms) -> ProvisionPlan | None:
-    """One lane more on the hosts that are there; None, and nothing goes, if there is no room for it."""
+    """Add one lane on the existing hosts, after stopping spare lanes if necessary; None if the hosts have no room for the lane."""
     placed = _placed(plan, operator, spare, terms)
     return None if placed is None else placed[0].then(StartLane(operator, placed[1]))
 
@@ -209,7 +210,7 @@ def lane_on_hosts(plan: ProvisionPlan, operator: OperatorKey, spare: Spare, term
 def _placed(
     plan: ProvisionPlan, operator: OperatorKey, spare: Spare, terms: Terms, without: frozenset[str] = frozenset()
 ) -> tuple[ProvisionPlan, str] | None:
-    """A host for one more lane, after the stop of spare lanes if necessary; None, without a stop, if that does not suffice."""
+    """The plan after stopping spare lanes if necessary, and a host for one more lane; None if spare lanes free too little room."""
     while (host := best_host(plan.cluster, operator, terms.settings, without)) is None:
         victim = _victim(plan.cluster, operator, spare, without)
         if victim is None:
@@ -249,7 +250,7 @@ def cheapest(need: Need, kinds: Iterable[HostType]) -> HostType:
 
 
 def host_down(plan: ProvisionPlan, host: str, spare: Spare, terms: Terms) -> ProvisionPlan | None:
-    """Let a host go (figure 5): lanes that are spare stop, the others move; None, and nothing changes, if they cannot in time."""
+    """Release a host (figure 5): spare lanes stop, the other lanes move. None if lanes find no room, or need longer than the paid time."""
     if len(plan.cluster.usable()) < 2:
         return None
     before, barred = len(plan.steps), frozenset([host, *_starting(plan.cluster)])
@@ -277,7 +278,7 @@ def _lane_off(
 
 
 def _takes_s(steps: Sequence[PlanStep], host: str, settings: HostSettings) -> float:
-    """Time until a host is empty: lanes elsewhere may have to go first, then others start there, then its own go."""
+    """Seconds until the host is empty: lanes elsewhere drain to make room, then moved lanes start, then the lanes of the host drain."""
     makes_room = any(isinstance(one, StopLane) and one.host != host for one in steps)
     moves = any(isinstance(one, MoveLane) for one in steps)
     return settings.lane_drain_s * (1 + makes_room) + settings.lane_start_s * moves
@@ -286,7 +287,7 @@ def _takes_s(steps: Sequence[PlanStep], host: str, settings: HostSettings) -> fl
 def at_end_of_btu(host: Host, at_s: float, settings: HostSettings) -> bool:
     """Whether to release a host before its next BTU is paid.
 
-    The paper looks in the last 5 %; if lanes could not move in that time, one looks earlier (VISP's code does so as well).
+    The paper decides in the last 5 % of the BTU; the decision comes earlier if lanes need longer to move, as in VISP's code.
     """
     takes_s = settings.lane_start_s + 2 * settings.lane_drain_s
     window_s = max(settings.release_share * host.kind.btu_s, takes_s + settings.provision_s)
@@ -317,9 +318,9 @@ def _one_each(lanes: Mapping[OperatorKey, int]) -> list[OperatorKey]:
 
 
 def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, settings: HostSettings) -> ProvisionState:
-    """A ready host shows that leasing works; many failures in a row show that it does not.
+    """Count consecutive failed leases; more than `lease_retries` of these failures pause leasing for `lease_retry_s`.
 
-    A host counts once, however long it takes to give it back; one that was ready and died later says nothing about leasing.
+    Each failed host counts once. A host that was ready before it failed does not count, because its lease succeeded.
     """
     hosts = tuple(hosts)
     phases = Counter(host.phase for host in hosts)
@@ -339,7 +340,7 @@ def count_failures(state: ProvisionState, hosts: Iterable[Host], at_s: float, se
 
 
 def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
-    """One decision: lanes for operators that need them, then hosts whose BTU is about to end."""
+    """Make one decision: add lanes to operators that need lanes, then release hosts at the end of their BTU where possible."""
     state, plan = start_plan(_with_durations(state, view, terms.settings), view, terms)
     spare = _spare(view, state, terms.settings)
     for operator, demand in view.demands.items():
@@ -351,7 +352,7 @@ def step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[Prov
 def finish_plan(
     state: ProvisionState, plan: ProvisionPlan, spare: Spare, terms: Terms
 ) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
-    """Last step of every decision: release hosts whose BTU is about to end where possible, the emptiest first."""
+    """Finish a decision: release hosts at the end of their BTU where possible, hosts with the most free memory first."""
     ending = [host.name for host in plan.cluster.usable() if at_end_of_btu(host, plan.at_s, terms.settings)]
     for host in sorted(ending, key=lambda name: -plan.cluster.room(name).memory_mb):
         plan = host_down(plan, host, spare, terms) or plan
@@ -359,7 +360,7 @@ def finish_plan(
 
 
 def _lanes_wanted(demand: OperatorDemand, durations: Sequence[float], settings: HostSettings) -> int:
-    """One, or two if very many rows wait; none as long as enough are on their way (both beyond the paper)."""
+    """Number of lanes to add: two if very many rows wait, and with starting lanes at most `lanes_ahead` (both beyond the paper)."""
     if not needs_lane(demand, durations, settings):
         return 0
     lanes = 2 if (demand.queue or 0.0) > settings.queue_higher else 1
@@ -394,7 +395,7 @@ def state_after(state: ProvisionState, plan: ProvisionPlan) -> ProvisionState:
 def threshold_step(
     state: ProvisionState, view: ProvisionView, terms: Terms
 ) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
-    """The threshold baseline: lanes by queue length, hosts leased when full and released when empty, without regard to billing."""
+    """Make one decision of the threshold baseline: lanes by queue length, a lease when hosts are full, a release when a host is empty."""
     state, plan = start_plan(state, view, terms)
     for operator, demand in view.demands.items():
         for _ in range(_lanes_by_queue(demand.queue, terms.settings)):
@@ -422,13 +423,13 @@ def _first_fit(plan: ProvisionPlan, operator: OperatorKey) -> ProvisionPlan | No
 
 
 def _loneliest(cluster: LeasedCluster, operator: OperatorKey) -> str:
-    """The host of an operator with the most room, so that hosts become empty early."""
+    """The host with the most room among the hosts of an operator, so that hosts become empty early."""
     holding = [host.name for host in cluster.usable() if cluster.on(host.name).get(operator)]
     return max(holding, key=lambda host: (cluster.room(host).memory_mb, cluster.room(host).cores, host))
 
 
 def fixed_step(state: ProvisionState, view: ProvisionView, terms: Terms) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
-    """Nothing ever changes, except that what fails is replaced."""
+    """Replace failed hosts and lanes without a host, and change nothing else."""
     state, plan = start_plan(state, view, terms)
     return state_after(state, plan), plan.steps
 
@@ -454,7 +455,7 @@ PROVISIONERS: Mapping[ProvisionerName, Provisioner] = {
 def lanes_on_hosts(
     wanted: Mapping[OperatorKey, int], needs: Mapping[OperatorKey, Need], terms: Terms, at_s: float = 0.0
 ) -> ProvisionPlan:
-    """Hosts for these lanes, with the lanes on them; the largest lanes first, so that few hosts are needed."""
+    """Plan hosts for these lanes; the largest lanes are placed first, so that few hosts are needed."""
     plan = ProvisionPlan(LeasedCluster({}, needs), Ledger(), at_s, 0)
     for operator in sorted(wanted, key=lambda key: (-needs[key].memory_mb, -needs[key].cores, key)):
         for _ in range(wanted[operator]):

@@ -21,13 +21,13 @@ class HostNote:
 
 @dataclass(frozen=True, slots=True)
 class Utilities:
-    """Utility of all jobs together and of each job; None where it is not known."""
+    """Total utility and the utility of each job; None means unknown."""
 
     total: float | None = None
     by_job: Mapping[str, float | None] = field(default_factory=dict)
 
     def of(self, job: str | None) -> float | None:
-        """Utility of one job; None where it is not known."""
+        """Utility of one job; None if unknown."""
         return self.by_job.get(job) if job is not None else None
 
 
@@ -42,7 +42,7 @@ class _Awaited:
 
 
 class HostRecords:
-    """Actions about hosts in the journal, identified by kind and host: no name is given twice."""
+    """Leases and releases in the journal, identified by action kind and host name: each host name is used only once."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -52,7 +52,7 @@ class HostRecords:
         self._now = Utilities()
 
     def resume(self) -> tuple[list[Action], list[HostNote]]:
-        """After a restart: actions that are perhaps not carried out, and the recorded notes in order."""
+        """Return, after a restart, the actions without an outcome, and the recorded notes in order of time."""
         recorded = [one for one in self._journal.actions() if one.action.concerns_host]
         for one in recorded:
             if one.outcome is None or (one.applied and one.effect is None):
@@ -72,18 +72,18 @@ class HostRecords:
         self._await(_Awaited(self._journal.intend(at_s, action), at_s, action, self._now))
 
     def confirm(self, action: Action, outcome: Outcome) -> None:
-        """Write whether the pool did it; a refused action gets no verdict."""
+        """Write whether the pool carried out the action; a refused action gets no verdict."""
         key = (action.kind, action.host)
         self._journal.outcome(self._awaited[key].id, outcome)
         if not outcome.applied:
             del self._awaited[key]
 
     def awaits(self, kind: ActionKind, host: str) -> bool:
-        """Whether such an action about this host is not judged yet."""
+        """Whether an action of this kind about this host is not judged yet."""
         return (kind, host) in self._awaited
 
     def unjudged_leases(self) -> list[tuple[str, float]]:
-        """Hosts whose lease is not judged yet, and when it was intended."""
+        """Each host with a lease that is not judged yet, and the time of the lease in seconds."""
         return [(host, one.at_s) for (kind, host), one in self._awaited.items() if kind is ActionKind.LEASE]
 
     def is_settled(self, host: str) -> bool:

@@ -1,7 +1,7 @@
-"""VISP's provisioners on hosts whose slots lanes share: a lane reserves a slot in the books, although the engine runs it in any slot.
+"""Applies VISP's provisioners to engines whose lanes share slots: each lane reserves a slot in the books, but may run in any slot.
 
-The baselines decide about lanes and hosts by queues and durations, as in the simulator (hosts/provision.py), and know nothing of what an
-intent is worth. A row's expected duration is the latency intent of its job.
+The baselines decide about lanes and hosts by queues and durations, as in the simulator (hosts/provision.py), and ignore the worth of
+intents. The expected duration of a row is the latency intent of its job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReservedSlots(SharedSlots):
         self._cluster = LeasedCluster({}, {})
 
     def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action]]:
-        """Hosts to lease and to release, and new lane counts of jobs; there is always one host."""
+        """Decide on hosts to lease and to release, and on new lane counts of jobs; without a usable host, lease one."""
         cluster, unplaced = matched(self._cluster, now.view, now.hosts, self.terms)
         demands = {key: one for job in now.view.jobs.values() for key, one in demands_of(job).items()}
         seen = ProvisionView(now.view.at_s, cluster, demands, now.ledger, unplaced)
@@ -48,7 +48,7 @@ class ReservedSlots(SharedSlots):
         return state, list(self._actions(steps, now))
 
     def _actions(self, steps: Sequence[PlanStep], now: HostsView) -> Iterator[Action]:
-        """The steps as actions in their order; the steps of a job become one new allocation, in place of the first of them."""
+        """The steps as actions, in order; all lane steps of a job become one new allocation, at the place of the first lane step."""
         changed = set()
         for step in steps:
             if isinstance(step, LeaseHost | ReleaseHost):
@@ -61,7 +61,7 @@ class ReservedSlots(SharedSlots):
                 yield self._reconfigure(job, wanted)
 
     def _reserved_lanes(self, job: JobView) -> Lanes:
-        """The lanes that slots are reserved for; the engine runs them in any slot."""
+        """Lanes with a reserved slot, by operator: at least 1, and at most the lane limit."""
         name = job.job.name
         return {
             operator: max(1, min(self._cluster.lanes((name, operator)), lane_limit(job, operator, self.settings)))
@@ -77,7 +77,7 @@ class ReservedSlots(SharedSlots):
 def matched(
     before: LeasedCluster, view: View, hosts: Mapping[str, Host], terms: Terms
 ) -> tuple[LeasedCluster, dict[OperatorKey, int]]:
-    """The reserved slots brought to the lanes and hosts that there are, and lanes for which no slot is reserved."""
+    """The reserved slots, matched to the current lanes and hosts, and the lanes for which no slot is reserved."""
     lanes = {(name, one): count for name, job in view.jobs.items() for one, count in job.allocation.lanes.items()}
     needs = {key: need_of(view.jobs[key[0]], key[1], terms) for key in lanes}
     cluster = LeasedCluster(dict(hosts), needs, {host: before.on(host) for host in hosts})
@@ -94,13 +94,13 @@ def matched(
 
 
 def need_of(job: JobView, operator: str, terms: Terms) -> Need:
-    """A slot, and its part of the memory; a lane of a source needs none, because its tasks end before those of other operators begin."""
+    """One slot and its part of the memory; nothing for a source, because its tasks end before the tasks of other operators begin."""
     kind = min(terms.kinds, key=lambda kind: kind.cores)
     return Need(1.0, kind.memory_mb / kind.cores) if job.job.graph.operators[operator].inputs else Need(0.0, 0.0)
 
 
 def demands_of(job: JobView) -> Mapping[OperatorKey, OperatorDemand]:
-    """The operators with lanes as they were measured; rows that wait for an epoch count as queued at the busiest operator."""
+    """The measured demand of each operator with lanes; rows that wait for an epoch count as queued at the busiest operator."""
     operators, name = job.allocation.lanes, job.job.name
     expected_s = job.job.intent.latency_s or NO_EXPECTATION_S
     if job.span is None:

@@ -27,7 +27,7 @@ EXACT = 1e-9
 Work = Mapping[OperatorKey, float]
 """Busy lane-seconds per second of each operator."""
 Slots = Mapping[str, float]
-"""Slots by job, in the order in which jobs are given them."""
+"""Slots by job, in the order in which jobs receive slots."""
 
 
 # -- what jobs need --------------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def slots_needed(view: View, work: Work, settings: Settings) -> Slots:
 
 
 def slots_missing(needed: Slots, slots: float) -> Slots:
-    """The slots that jobs still lack when this many slots are given to them in turn."""
+    """Slots that each job still lacks when `slots` slots are given to the jobs in turn."""
     missing: dict[str, float] = {}
     for name, amount in needed.items():
         if amount > slots + EXACT:
@@ -160,7 +160,7 @@ def _replace_failed(draft: _Draft, now: SlotsView, total: float, terms: Terms) -
 def _lease_for_intents(draft: _Draft, view: View, needed: Slots, terms: Terms, settings: Settings) -> _Draft:
     """Lease hosts for jobs that miss their intents because slots are short, as long as each host earns its price."""
     missing = slots_missing(needed, draft.slots)
-    # A job that meets its intent has what it needs, whatever the sums say.
+    # A job that meets its intent needs no further slots, whatever the sums say.
     missing = {name: amount for name, amount in missing.items() if at_risk(view.jobs[name], settings)}
     while missing and (kind := draft.affordable(terms)) is not None:
         left = slots_missing(missing, kind.cores)

@@ -1,4 +1,4 @@
-"""What a host is worth: which jobs need more room, and the utility that they gain by it."""
+"""Value of a further host: which jobs need more room, and the utility that these jobs would gain."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def at_risk(job: JobView, settings: Settings) -> bool:
 def points_gained(
     missing: Mapping[str, float], left: Mapping[str, float], view: View, ahead_s: float, settings: Settings
 ) -> float:
-    """Utility that comes with what is no longer left of the lanes or slots that jobs miss.
+    """Utility that jobs gain when the lanes or slots that they lack shrink from `missing` to `left`.
 
-    A job gains what is at stake, in proportion to what it is given.
+    A job gains the utility at stake, in proportion to the lacking lanes or slots that the job receives.
     """
     return sum(
         (1 - left.get(name, 0.0) / missing[name]) * at_stake(view.jobs[name], ahead_s, settings)
@@ -30,7 +30,7 @@ def points_gained(
 
 
 def at_stake(job: JobView, ahead_s: float, settings: Settings) -> float:
-    """Utility that a job will miss after so long if its backlog goes on as it does."""
+    """Utility that a job will lack, compared with its worth, after `ahead_s` seconds if its backlog keeps growing at the current rate."""
     if job.span is None or job.utility is None:
         return job.worth - job.recent if job.recent is not None else 0.0
     first, last = job.span.first.reading.backlog, job.span.last.reading.backlog

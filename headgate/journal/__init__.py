@@ -1,8 +1,8 @@
 """The durable record of the control loop: readings, decisions, actions, outcomes and effects.
 
-An action is written as intended before it is carried out, together with the state of the scheduler. A controller that
-was killed at any moment therefore finds, by `restore()`, a whole round, and at most an action whose outcome it does not
-know, which it may apply again.
+An action is written as intended before it is carried out, together with the state of the scheduler. After a kill
+at any moment, `restore()` therefore returns a whole round, and possibly an action without an outcome, which the controller
+may apply again.
 """
 
 from headgate.journal.memory import MemoryJournal

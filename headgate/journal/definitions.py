@@ -1,6 +1,7 @@
-"""Definitions of jobs and settings of the loop in the journal: with the readings, all that the simulator needs to run the jobs.
+"""Job definitions and loop settings in the journal: together with the readings, all that the simulator needs to run the jobs.
 
-They are notes about the whole run, written when they change: a record of every round would repeat them thousands of times.
+Definitions and settings are notes about the whole run, written when they change: a copy in every round would be repeated thousands of
+times.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class JobDefinition:
     """Properties of a job that readings do not contain."""
 
     intent: Mapping[str, Any]
-    """As a table of a cluster file."""
+    """The intent as a table of a cluster file."""
     tenant: str = "default"
     operators: Mapping[str, OperatorLimits] = field(default_factory=dict)
     tenant_weight: float = 1.0
@@ -117,7 +118,7 @@ def _shape_table(shape: Shape | None) -> str | dict[str, Any]:
 
 
 def intent_in(definition: JobDefinition, job: str) -> tuple[Intent, str]:
-    """The intent, and a sentence if it differs from the original, because user functions are not loaded here."""
+    """The intent, and a sentence if the intent differs from the original because user functions are not loaded here; else an empty text."""
     table, where = dict(definition.intent), f'job "{job}": intent'
     try:
         return intent_from(table, where), ""

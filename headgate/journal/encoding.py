@@ -1,4 +1,4 @@
-"""Records of the journal as text and bytes, and back."""
+"""Encodes records of the journal as text and bytes, and decodes records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.ports import Effect, JobRecord, RecordedAction, RoundRecord
 
 
 def writable(action: Action) -> Action:
-    """JSON has no infinity: a fact that is not finite is kept as text, so that the action can be read back."""
+    """The action with infinite and NaN facts as text, so that JSON, which has neither, can hold the action."""
     facts = {name: _fact(value) for name, value in action.cause.facts.items()}
     return dataclasses.replace(action, cause=dataclasses.replace(action.cause, facts=facts))
 
@@ -28,7 +28,7 @@ def _fact(value: float | str) -> float | str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and mappings other than dict, which msgspec does not take as they are."""
+    """Convert numpy numbers, and mappings other than dict, which msgspec cannot encode."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Real):
@@ -41,12 +41,12 @@ _PACK = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
 def json_text(value: Any) -> str:
-    """JSON, which a person can read in the sqlite3 shell."""
+    """The value as JSON, which a person can read in the sqlite3 shell."""
     return _JSON.encode(value).decode()
 
 
 def pack(snapshot: Snapshot) -> bytes:
-    """MessagePack, because a reading may be infinite or not a number and must come back as it was."""
+    """The snapshot as MessagePack, which preserves infinity and NaN in readings."""
     return _PACK.encode(snapshot)
 
 
@@ -66,7 +66,7 @@ def round_action(
 
 @dataclass(frozen=True, slots=True)
 class _RoundFrame:
-    """A round whose jobs are not decoded yet: a reader of one job need not pay for all the others."""
+    """A round with its jobs still encoded, so that a reader of one job does not decode all other jobs."""
 
     at_s: float
     phase: str
@@ -75,11 +75,11 @@ class _RoundFrame:
     jobs: dict[str, msgspec.Raw]
     decision: str = ""
     advice: tuple[Alert | str, ...] = ()
-    """A sentence in a journal of an earlier version."""
+    """The current alerts; in a journal of an earlier version, sentences."""
 
 
 def round_from(summary: str, jobs: Collection[str] | None) -> RoundRecord:
-    """The round, with these jobs alone if any are given."""
+    """The round with these jobs only; None: with all jobs."""
     frame = msgspec.json.decode(summary, type=_RoundFrame)
     wanted = frame.jobs if jobs is None else [name for name in jobs if name in frame.jobs]
     named = {name: msgspec.json.decode(frame.jobs[name], type=JobRecord) for name in wanted}

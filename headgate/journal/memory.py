@@ -29,7 +29,7 @@ from headgate.ports import Effect, RecordedAction, Restored, RoundRecord
 
 
 class MemoryJournal:
-    """A journal that lives as long as its process: for simulations and tests. It keeps what it is given, not a copy.
+    """A journal in memory, for simulations and tests. The journal keeps the given records, not copies.
 
     >>> MemoryJournal().restore() is None
     True
@@ -53,7 +53,7 @@ class MemoryJournal:
     def record(
         self, summary: RoundRecord, snapshot: Snapshot, state: bytes, action: Action | None = None
     ) -> int | None:
-        """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
+        """Write a round, all or nothing, before its action is carried out; return the id of the action."""
         number = next(self._numbers)
         self._rounds.append(summary)
         self._snapshots.append(snapshot)
@@ -62,7 +62,7 @@ class MemoryJournal:
         return None if action is None else self._add_action(number, summary.at_s, action)
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before the action is carried out; return its id."""
         return self._add_action(NO_ROUND, at_s, action)
 
     def _add_action(self, number: int, at_s: float, action: Action) -> int:
@@ -71,11 +71,11 @@ class MemoryJournal:
         return action_id
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
-        """Write what became of an action; the last word counts."""
+        """Write the outcome of an action; the last outcome counts."""
         self._replace(action_id, outcome=outcome)
 
     def effect(self, action_id: int, effect: Effect) -> None:
-        """Write how an action was judged; the last word counts."""
+        """Write the effect of an action; the last effect counts."""
         self._replace(action_id, effect=effect)
 
     def _replace(self, action_id: int, **change: Any) -> None:
@@ -91,11 +91,11 @@ class MemoryJournal:
         return restored_from(*self._last, tuple(self._snapshots), self._origins, list(self._actions.values()))
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
-        """Actions in order: all, or those that touch a job; `since_s` is included."""
+        """Actions in order, from `since_s` on: all actions, or the actions that touch a job or host."""
         return [one.recorded for one in self._actions.values() if is_wanted(one.recorded, job, since_s)]
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
-        """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
+        """Rounds in order, from `since_s` on: all rounds, or the rounds of one job, without the other jobs."""
         for summary in self._rounds:
             if since_s is not None and summary.at_s < since_s:
                 continue
@@ -105,17 +105,17 @@ class MemoryJournal:
                 yield dataclasses.replace(summary, jobs={job: summary.jobs[job]})
 
     def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
-        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+        """At most `most` rounds, evenly spread over all rounds since `since_s`, the newest included; with only `jobs`, if given."""
         rounds = [summary for summary in self._rounds if summary.at_s >= since_s]
         chosen = spread(0, len(rounds) - 1, most) if rounds else ()
         return [with_jobs(rounds[number], jobs) for number in chosen]
 
     def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
-        """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went."""
+        """Delete rounds before `before_s`, and actions with an outcome before `actions_before_s`; return the number of deleted rounds."""
         gone = {number: one for number, one in self._actions.items() if is_over(one, actions_before_s)}
         self._origins = fold(self._origins, gone.values())
         self._actions = {number: one for number, one in self._actions.items() if number not in gone}
-        # Time never steps back: mostly there is nothing to copy.
+        # Rounds are in order of time: if the first round stays, all rounds stay.
         if not self._rounds or self._rounds[0].at_s >= before_s:
             return 0
         before = len(self._rounds)
@@ -127,8 +127,8 @@ class MemoryJournal:
         self._about[key] = value
 
     def about(self) -> dict[str, str]:
-        """Everything noted so."""
+        """All notes about the whole run."""
         return dict(self._about)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: a journal in memory holds no file."""

@@ -31,8 +31,8 @@ from headgate.journal.summary import (
 from headgate.ports import Effect, RecordedAction, Restored, RoundRecord
 
 SCHEMA_VERSION = 3
-"""2: actions may be about hosts. 3: advice is a list of alerts, not of sentences. Older journals are read as they are, and continue
-as version 3.
+"""Version of the format. 2: actions may be about hosts. 3: advice is a list of alerts, not of sentences. Older journals are read without
+conversion, and continue as version 3.
 """
 APPLICATION_ID = 0x48644774
 """Marks the file as a journal among SQLite files: "HdGt"."""
@@ -41,9 +41,9 @@ SIDE_FILES = ("-wal", "-shm")
 BUSY_S = 10.0
 """Time limit, in seconds, for a lock that another process holds."""
 CACHE_KB = 32_768
-"""Pages that SQLite keeps in memory at most."""
+"""Most memory, in KiB, of the pages that SQLite caches."""
 CHECKPOINT_PAGES = 4096
-"""Pages in the side file from which on SQLite moves them to the journal: 16 MB, a few rounds of 1,000 jobs."""
+"""Number of pages in the write-ahead log at which SQLite moves all pages to the journal: 16 MB, a few rounds of 1,000 jobs."""
 PAGE_ROUNDS = 500
 """Rounds read at a time, so that a long journal is never in memory as a whole."""
 
@@ -71,7 +71,7 @@ _PAGE = "SELECT number, summary FROM rounds WHERE number >= ? AND at_s >= ? ORDE
 
 
 class SqliteJournal:
-    """A journal in one SQLite file; other processes may read it, also while it is written.
+    """A journal in one SQLite file, which other processes may read while one process writes.
 
     >>> SqliteJournal("/nowhere/journal.db")
     Traceback (most recent call last):
@@ -99,7 +99,7 @@ class SqliteJournal:
         self.close()
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         with self._with_path("closed"):
             self._connection.close()
 
@@ -108,7 +108,7 @@ class SqliteJournal:
     def record(
         self, summary: RoundRecord, snapshot: Snapshot, state: bytes, action: Action | None = None
     ) -> int | None:
-        """Write a round, all or nothing, before its action is carried out; returns the id of the action."""
+        """Write a round, all or nothing, before its action is carried out; return the id of the action."""
         with self._transaction() as connection:
             number = self._add_round(connection, summary, snapshot)
             origins = origins_with(self._origins, number, snapshot)
@@ -118,7 +118,7 @@ class SqliteJournal:
         return action_id
 
     def intend(self, at_s: float, action: Action) -> int:
-        """Write an action of the landlord, which belongs to no round, before it is carried out; returns its id."""
+        """Write an action of the landlord, which belongs to no round, before the action is carried out; return its id."""
         with self._transaction() as connection:
             return _add_action(connection, NO_ROUND, at_s, action)
 
@@ -131,11 +131,11 @@ class SqliteJournal:
         return number
 
     def outcome(self, action_id: int, outcome: Outcome) -> None:
-        """Write what became of an action; the last word counts."""
+        """Write the outcome of an action; the last outcome counts."""
         self._update("UPDATE actions SET outcome = ? WHERE id = ?", action_id, outcome)
 
     def effect(self, action_id: int, effect: Effect) -> None:
-        """Write how an action was judged; the last word counts."""
+        """Write the effect of an action; the last effect counts."""
         self._update("UPDATE actions SET effect = ? WHERE id = ?", action_id, effect)
 
     def _update(self, statement: str, action_id: int, value: Outcome | Effect) -> None:
@@ -144,7 +144,7 @@ class SqliteJournal:
                 raise unknown_action(action_id)
 
     def purge(self, before_s: float, actions_before_s: float = -math.inf) -> int:
-        """Delete rounds before this time, and actions before that one whose outcome is known; returns how many rounds went."""
+        """Delete rounds before `before_s`, and actions with an outcome before `actions_before_s`; return the number of deleted rounds."""
         with self._transaction() as connection:
             gone = [round_action(*row) for row in self._rows(_OLD_ACTIONS, actions_before_s)]
             origins = fold(self._origins, gone) if gone else self._origins
@@ -184,13 +184,13 @@ class SqliteJournal:
         return msgspec.json.decode(rows[0][0], type=Origins) if rows else {}
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
-        """Actions in order: all, or those that touch a job; `since_s` is included."""
+        """Actions in order, from `since_s` on: all actions, or the actions that touch a job or host."""
         with self._with_path("read"):
             placed = self._round_actions(-math.inf if since_s is None else since_s)
             return [one.recorded for one in placed if is_wanted(one.recorded, job, since_s)]
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
-        """Rounds in order: all, or those in which a job ran, with that job alone; `since_s` is included."""
+        """Rounds in order, from `since_s` on: all rounds, or the rounds of one job, without the other jobs."""
         with self._with_path("read"):
             earliest_s = -math.inf if since_s is None else since_s
             start = self._rows(_SINCE, earliest_s)[0][0]
@@ -201,7 +201,7 @@ class SqliteJournal:
                 start = page[-1][0] + 1 if page else None
 
     def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
-        """At most so many rounds, evenly spread over those since this time and with the newest; with these jobs alone, if given."""
+        """At most `most` rounds, evenly spread over all rounds since `since_s`, the newest included; with only `jobs`, if given."""
         with self._with_path("read"):
             first, last = self._rows(_SINCE, since_s)[0]
             chosen = spread(first, last, most) if first is not None else ()
@@ -209,7 +209,7 @@ class SqliteJournal:
             return [round_from(rows[0][0], jobs) for rows in found if rows]
 
     def check(self) -> None:
-        """Read all that a restart needs; what is wrong with it is a `JournalDamagedError`."""
+        """Read everything that a restart needs; raise a `JournalDamagedError` if the content is damaged."""
         with self._with_path("read"):
             found = self._rows("PRAGMA quick_check(1)")[0][0]
             if found != "ok":
@@ -218,7 +218,7 @@ class SqliteJournal:
         self.about()
 
     def about(self) -> dict[str, str]:
-        """Everything noted so."""
+        """All notes about the whole run."""
         with self._with_path("read"):
             return dict(self._rows("SELECT key, value FROM about"))
 
@@ -250,18 +250,18 @@ class SqliteJournal:
             raise JournalError(f"{self.path} is not a journal yet: it is empty")
         if read_only:
             return
-        # Readers never wait for the writer, nor the writer for them.
+        # With a write-ahead log, readers and the writer never wait for each other.
         self._connection.execute("PRAGMA journal_mode = WAL")
-        # NORMAL would survive kill -9, but not a power cut that an engine on other hosts outlives; one round every few
-        # seconds can pay for its flush to disk.
+        # NORMAL would survive kill -9, but not a power cut, which an engine on other hosts survives. A flush to disk is cheap
+        # with one round every few seconds.
         self._connection.execute("PRAGMA synchronous = FULL")
-        # A round of 1,000 jobs has 3 MB: the pages of one fit into the cache, or SQLite writes some of them twice.
+        # A round of 1,000 jobs has 3 MB: if its pages did not fit into the cache, SQLite would write some pages twice.
         self._connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
         self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self._create()
 
     def _check_identity(self) -> int:
-        """The version of the journal, 0 for an empty file; a file of another program is left as it is."""
+        """The version of the journal, 0 for an empty file; raise an error for a file of another program or of a newer Headgate."""
         identity, version = self._pragma("application_id"), self._pragma("user_version")
         tables = self._rows("SELECT count(*) FROM sqlite_master")[0][0]
         if identity != APPLICATION_ID and (tables or version or identity):
@@ -276,7 +276,7 @@ class SqliteJournal:
 
     def _create(self) -> None:
         with self._transaction() as connection:
-            # Asked again inside the transaction: another process may have been faster.
+            # Read again inside the transaction: another process may have created the tables meanwhile.
             version = self._pragma("user_version")
             if version == 0:
                 for statement in _SCHEMA.split(";"):
@@ -295,14 +295,14 @@ def _is_damage(error: Exception) -> bool:
     """Whether the content is damaged, as opposed to a problem of the disk, of permissions or of another process."""
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", None)
-        # Text that is not UTF-8 comes without a code; a table or column that is missing comes as SQLITE_ERROR.
+        # An error about text that is not UTF-8 has no code; a missing table or column yields SQLITE_ERROR.
         return code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
     return isinstance(error, msgspec.MsgspecError | UnicodeError)
 
 
 def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     if not read_only:
-        # SQLite would create it readable for all users; its side files take over the mode.
+        # SQLite would create the file readable for all users; the side files get the mode of the file.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     elif not path.exists():
         raise JournalError(f"{path}: there is no journal")

@@ -14,7 +14,7 @@ WINDOW_SNAPSHOTS = 32
 """Snapshots kept for a prediction: more than a window of measurements and the wait after an action together."""
 
 NO_ROUND = 0
-"""The round of an action of the landlord: rounds are numbered from 1."""
+"""Round number of an action of the landlord, which belongs to no round: rounds are numbered from 1."""
 
 
 def unknown_action(action_id: int) -> JournalError:
@@ -42,7 +42,7 @@ class RoundAction:
 
 
 def origins_with(origins: Origins, number: int, snapshot: Snapshot) -> Origins:
-    """Origins after a round: jobs that left are forgotten, new ones start with what they have."""
+    """First allocations after a round: removed jobs are dropped, and new jobs are added with their current allocations."""
     gone = [job for job in origins if job not in snapshot.allocation and job not in snapshot.jobs]
     new = {job: FirstAllocation(number, has) for job, has in snapshot.allocation.items() if job not in origins}
     if not gone and not new:
@@ -61,7 +61,7 @@ def allocation_of(origins: Origins, applied: Iterable[RoundAction]) -> Allocatio
 
 
 def fold(origins: Origins, gone: Iterable[RoundAction]) -> Origins:
-    """Origins that stand for these actions as well, so that they can be deleted."""
+    """First allocations that include the changes of these actions, so that the actions can be deleted."""
     applied = [one for one in gone if one.recorded.applied]
     return {
         job: dataclasses.replace(origins[job], allocation=has) for job, has in allocation_of(origins, applied).items()
@@ -69,7 +69,7 @@ def fold(origins: Origins, gone: Iterable[RoundAction]) -> Origins:
 
 
 def is_over(action: RoundAction, before_s: float) -> bool:
-    """Whether the action is older than this and has an outcome."""
+    """Whether the action was decided before `before_s` and has an outcome."""
     return action.recorded.at_s < before_s and action.recorded.outcome is not None
 
 
@@ -90,7 +90,7 @@ def restored_from(
 
 
 def spread(first: int, last: int, most: int) -> list[int]:
-    """At most so many numbers from first to last, evenly spread, with the last one; as time goes on, the same ones are chosen again.
+    """At most `most` evenly spread numbers from `first` to `last`, `last` included; mostly the same numbers are chosen as `last` grows.
 
     >>> spread(1, 10, 4)
     [4, 8, 10]
@@ -108,5 +108,5 @@ def with_jobs(summary: RoundRecord, jobs: Collection[str] | None) -> RoundRecord
 
 
 def is_wanted(recorded: RecordedAction, job: str | None, since_s: float | None) -> bool:
-    """Whether the action touches the requested job and is recent enough."""
+    """Whether the action touches the job and was decided at `since_s` or later; None: any job, any time."""
     return (job is None or recorded.touches(job)) and (since_s is None or recorded.at_s >= since_s)

@@ -98,7 +98,7 @@ def can_throttle(now: Situation) -> bool:
 
 
 def can_make_room(now: Situation) -> bool:
-    """Whether load exceeds the cores by the factor `crush`, so that more lanes for one job only slow another job."""
+    """Whether load exceeds the cores by the factor `crush`, so that more lanes only slow other jobs, and a job can be throttled."""
     cores = sum(host.cores for host in now.view.lasting)
     load = sum(host.load or 0.0 for host in now.view.lasting)
     return load > now.settings.crush * cores and can_throttle(now)
@@ -122,7 +122,7 @@ def return_is_refused(now: Situation) -> bool:
 
 
 def fell(now: Situation) -> bool:
-    """Whether the total fell by the share `drop` (Henge, section 5.3), or a job that is not set aside did (beyond the paper)."""
+    """Whether a job wants help, and either the score fell by the share `drop` (Henge, section 5.3) or that job lost (beyond the paper)."""
     rest = now.state.rest_score
     total = rest is not None and now.score < rest * (1 - now.settings.drop) and bool(now.wanting)
     return total or any(_has_lost(job, now) for job in now.wanting)

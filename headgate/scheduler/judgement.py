@@ -112,7 +112,7 @@ def judge_last_action(situation: Situation) -> Situation:
 
 
 def _sped_up(trial: Trial, situation: Situation) -> bool:
-    """Whether the step made its job faster: a better score from before it, with a younger backlog, is no reason to go back."""
+    """Whether the step sped up a job that still misses its intent: a better score before, with less backlog, is no reason to revert."""
     job = situation.view.jobs.get(trial.job) if trial.kind is ActionKind.RECONFIGURE and trial.job else None
     return job is not None and not job.met and trial.output_rows_s > 0 and _faster(trial, job, situation)
 

@@ -64,7 +64,7 @@ def quarantined(before: Mapping[str, Quarantine], view: View, settings: Settings
 def _silent_host(job: JobView, old: Quarantine | None, view: View, settings: Settings) -> HostReading | None:
     """The silent host that runs lanes of the job, or ran them when it fell silent; any silent host if the lanes' hosts are unknown.
 
-    The engine may run such a job on the other hosts meanwhile, but its utility there says nothing about the whole cluster. If silent
+    The engine may run the job on the other hosts meanwhile, but its utility there says nothing about the whole cluster. If silent
     hosts hold more than `suspect_share` of the cores, this applies to all jobs, because all jobs then share the remaining hosts.
     """
     suspects = view.suspects

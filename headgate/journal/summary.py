@@ -94,9 +94,11 @@ def spread(first: int, last: int, most: int) -> list[int]:
 
     >>> spread(1, 10, 4)
     [4, 8, 10]
+    >>> spread(1, 10, 1)
+    [10]
     """
     step = max(1, -(-(last - first + 1) // max(1, most - 1)))
-    inner = range(-(-first // step) * step, last, step)
+    inner = range(-(-first // step) * step, last, step) if most > 1 else ()
     return [*inner, last]
 
 

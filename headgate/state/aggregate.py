@@ -2,9 +2,9 @@
 
     Aggregate.of({"orders": "count", "total": "sum(amount)", "mean": "mean(amount)"})
 
-A row becomes one value per state field ("lifted"), values of a key are reduced, and the result is merged with the state; since all
-three are the same for a row and for a partial result, part of the work may be done before rows come to their lane. Nulls count as
-in SQL: they are ignored, and what has seen nothing but nulls is null.
+Each row is lifted to one value per state field, the values of a key are reduced, and the result is merged with the state. All three steps
+take rows and partial results alike, so that part of the work may be done before rows reach their lane. As in SQL, nulls are ignored, and a
+measure of nothing but nulls is null, except that a count is 0.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Fields = Mapping[str, npt.NDArray[Any]]
 ROWS = ":count"
 KINDS = ("count", "sum", "min", "max", "mean")
 SLICE = "_slice"
-"""Column that says the slice of each row."""
+"""Column with the slice of each row."""
 _MERGE: Mapping[str, np.ufunc] = {"count": np.add, "sum": np.add, "min": np.fmin, "max": np.maximum}
 _WRITTEN = re.compile(r"(\w+)(?:\(\s*([\w.]*|\*)\s*\))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One column put out: `kind` of `column`."""
+    """One output column: the aggregation `kind` of the input column `column`."""
 
     name: str
     kind: str
@@ -42,7 +42,7 @@ class Measure:
 
     @staticmethod
     def read(name: str, text: str) -> Measure:
-        """From text such as `sum(amount)`.
+        """Parse a text such as `sum(amount)`.
 
         >>> Measure.read("total", "sum(amount)")
         Measure(name='total', kind='sum', column='amount')
@@ -66,7 +66,7 @@ class Aggregate:
 
     @staticmethod
     def of(measures: Mapping[str, str], whole: Iterable[str] = ()) -> Aggregate:
-        """From texts by name."""
+        """Create an aggregation from one text per output column."""
         return Aggregate(tuple(Measure.read(name, text) for name, text in measures.items()), frozenset(whole))
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Aggregate:
         return found
 
     def lift(self, batch: pa.RecordBatch) -> Fields:
-        """One value per row and state field."""
+        """Lift each row to one value per state field."""
         return {name: self._lifted(batch, name) for name in self.fields()}
 
     def _lifted(self, batch: pa.RecordBatch, field: str) -> npt.NDArray[Any]:
@@ -99,13 +99,13 @@ class Aggregate:
         return np.asarray(filled.to_numpy(zero_copy_only=False))
 
     def reduced(self, lifted: Fields, groups: RowGroups) -> dict[str, npt.NDArray[Any]]:
-        """One value per key and state field."""
+        """Reduce the lifted rows to one value per key and state field."""
         if not len(groups.order):
             return {name: values[:0] for name, values in lifted.items()}
         return {name: merge(name).reduceat(values[groups.order], groups.starts) for name, values in lifted.items()}
 
     def merged(self, old: Fields, present: npt.NDArray[np.bool_], fresh: Fields) -> dict[str, npt.NDArray[Any]]:
-        """State and what is new, together."""
+        """Merge the new values of each key into its state."""
         found = {}
         for name, kind in self.fields().items():
             before = np.where(present, old[name], identity(name.rpartition(":")[2], kind))
@@ -113,10 +113,10 @@ class Aggregate:
                 found[name] = merge(name)(before, fresh[name])
         return found
 
-    # -- what is put out -----------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
     def output_fields(self) -> list[pa.Field]:
-        """Columns put out after the key."""
+        """The output columns after the key columns."""
         return [pa.field(measure.name, self._type(measure)) for measure in self.measures]
 
     def _type(self, measure: Measure) -> pa.DataType:
@@ -124,7 +124,7 @@ class Aggregate:
         return pa.int64() if whole else pa.float64()
 
     def output(self, state: Fields) -> list[pa.Array]:
-        """The measures of each key."""
+        """The values of the measures for each key."""
         return [self._measured(measure, state) for measure in self.measures]
 
     def _measured(self, measure: Measure, state: Fields) -> pa.Array:
@@ -144,12 +144,12 @@ def _existing(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def merge(field: str) -> np.ufunc:
-    """How two values of a state field become one."""
+    """The function that merges two values of a state field."""
     return _MERGE.get(field.rpartition(":")[2], np.add)
 
 
 def identity(kind: str, type_: str) -> Any:
-    """What changes nothing when merged."""
+    """The identity of the merge of a state field: the value that changes nothing."""
     if kind not in ("min", "max"):
         return 0
     if type_ == "int64":

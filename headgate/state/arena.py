@@ -1,6 +1,6 @@
 """A range of addresses into which many files are mapped, so that numpy sees the tables of all slices of a lane as one array.
 
-Looking up keys slice by slice would cost some twenty numpy calls per slice and epoch; this way it costs them per lane.
+A lookup of keys slice by slice would take about twenty numpy calls per slice and epoch; one array needs these calls once per lane.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOTH = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class Arena:
-    """Maps whole files at multiples of `step` bytes."""
+    """A reserved range of addresses into which whole files are mapped, at multiples of `step` bytes."""
 
     def __init__(self, step: int, size: int = ADDRESSES) -> None:
         self.step = step
@@ -42,7 +42,7 @@ class Arena:
         self.words: Words = np.ctypeslib.as_array(whole)
 
     def map(self, descriptor: int, length: int) -> int:
-        """Map a file; returns where, in bytes from the beginning of the arena."""
+        """Map a file; return its offset from the beginning of the arena, in bytes."""
         room = -(-length // self.step) * self.step
         at = self._free[room].pop() if self._free[room] else self._grown(room)
         _map(self._start + at, length, _BOTH, mmap.MAP_SHARED | _FIXED, descriptor)
@@ -57,20 +57,20 @@ class Arena:
         return at
 
     def unmap(self, at: int, length: int) -> None:
-        """Give the range back; touching it afterwards is an error."""
+        """Unmap a file and free its range; access to a free range is an error."""
         room = -(-length // self.step) * self.step
         _map(self._start + at, room, _NONE, _NOTHING | _FIXED, -1)
         self._free[room].append(at)
 
     def write(self, at: int, data: bytes) -> None:
-        """Copy bytes to a place."""
+        """Copy bytes to an offset in the arena."""
         ctypes.memmove(self._start + at, data, len(data))
 
     def read(self, at: int, length: int) -> bytes:
         return ctypes.string_at(self._start + at, length)
 
     def close(self) -> None:
-        """Give back all addresses; nothing may use `words` any more."""
+        """Release all addresses; `words` must not be used afterwards."""
         self.words = np.zeros(0, np.uint64)
         _libc.munmap(self._start, self._size)
 

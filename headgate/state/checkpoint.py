@@ -102,7 +102,7 @@ class Checkpoint:
         return self.life(slices)
 
     def adopt(self, life: Life) -> None:
-        """From now on the files here are the state of this life."""
+        """Make the files here the state of this life."""
         self._write_life(life)
 
     def exists(self) -> bool:
@@ -195,7 +195,7 @@ class Checkpoint:
         reach("commit: durable")
 
     def _refuse_unless_there(self, epoch: int, files: Sequence[DeltaFile]) -> None:
-        """A delta that only the host of its lane sees would be lost with the host."""
+        """Refuse to commit a delta that is not in the checkpoint location: a delta that only one host sees would be lost with the host."""
         sizes = self.location.sizes([file.name for file in files])
         for file in files:
             if sizes[file.name] != file.bytes:
@@ -298,7 +298,7 @@ def snapshot_name(slice_: int, epoch: int) -> str:
 
 
 def _is_doubled(slices: int, found: int) -> bool:
-    """Whether slices that were doubled any number of times are so many.
+    """Whether `found` is `slices`, doubled any number of times.
 
     >>> [_is_doubled(24, found) for found in (24, 48, 96, 12, 36)]
     [True, True, True, False, False]

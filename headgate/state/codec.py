@@ -1,18 +1,18 @@
-"""What the state library can keep, as bytes: whatever is read after an epoch is equal to what was set, and of the same type.
+"""Encodes the values of the state library as bytes: a value that is read after an epoch is equal to the value set, and of the same type.
 
 MessagePack holds None, booleans, numbers, texts, bytes, lists and dicts. The other types of the table are its extension types:
 
 | code | type | content |
 |---|---|---|
-| 1, 2, 3 | tuple, set, frozenset | the things in it; those of a set in the order of their bytes |
+| 1, 2, 3 | tuple, set, frozenset | the elements; elements of a set in the order of their bytes |
 | 4 | whole number beyond 64 bits | its bytes |
 | 5 | `Decimal` | its text |
 | 6, 7 | `date`, `datetime` | fields and time zone |
 | 8 | `timedelta` | days, seconds, microseconds |
 | 9 | dict with names that MessagePack cannot hold | pairs |
-| 10 | a whole row that has any of them, or a list or a dict | the row |
+| 10 | a whole row with any of these types, or with a list or a dict | the row |
 
-Rows of scalars, which are most, are written and read without a look at what is in them.
+Most rows hold only scalars, and are written and read without a check of their content.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from headgate.errors import StateError
 Ext = msgspec.msgpack.Ext
 _encode = msgspec.msgpack.Encoder().encode
 SCALARS = frozenset((int, float, bool, bytes, NoneType))
-"""Types of which every thing can be kept in a row of `encode_scalars`; of texts, all without lone surrogates."""
+"""Types with values that `encode_scalars` always keeps; a text is kept only without lone surrogates."""
 _PLAIN = SCALARS | {str}
-"""Types that MessagePack holds as they are, but for whole numbers beyond 64 bits."""
+"""Types that MessagePack holds directly, except whole numbers beyond 64 bits."""
 _TUPLE, _SET, _FROZENSET, _WHOLE, _DECIMAL, _DATE, _DATETIME, _TIMEDELTA, _PAIRS, _DEEP = range(1, 11)
 DEEP = frozenset((0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)))
-"""First bytes of a row that is an extension type, and has to be written by `encode` again."""
+"""First bytes of a row that is an extension type, and that `encode` has to write again."""
 _KEPT = "None, bool, int, float, str, bytes, Decimal, date, datetime, timedelta, and list, tuple, set, frozenset and dict of them"
 
 
 def check(thing: Any) -> None:
-    """Refuse at once what cannot be kept."""
+    """Refuse a value that state cannot keep."""
     _checked_bytes(lambda: _encode(_packed(thing)))
 
 
 def encode_scalars(content: Any) -> bytes:
-    """A row of which all things are scalars."""
+    """Encode a row of scalars."""
     try:
         return _encode(content)
     except OverflowError:  # a whole number beyond 64 bits
@@ -58,17 +58,17 @@ def encode_scalars(content: Any) -> bytes:
 
 
 def encode(content: Any) -> bytes:
-    """A row of things of any kind; `StateError` if one of them cannot be kept."""
+    """Encode a row of any values; `StateError` if state cannot keep one of them."""
     return _checked_bytes(lambda: _encode(content if _is_plain(content) else Ext(_DEEP, _encode(_packed(content)))))
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """What was encoded."""
+    """Decode an encoded row."""
     return _decoder.decode(data)
 
 
 def code_of(name: Any) -> int:
-    """A number that is the same for equal names, as in a dict, in every process and at any time."""
+    """A number that is the same for names that are equal in a dict, in every process and at any time."""
     return xxhash.xxh3_64_intdigest(_encode(name) if type(name) is str else encode(_canonical(name)))
 
 
@@ -81,7 +81,7 @@ def _checked_bytes(encoded: Callable[[], bytes]) -> bytes:
         raise StateError("state cannot keep a thing that contains itself, or is nested too deeply") from None
 
 
-# -- there -------------------------------------------------------------------------------------------------------------
+# -- encoding ----------------------------------------------------------------------------------------------------------
 
 
 def _is_plain(content: Any) -> bool:
@@ -119,7 +119,7 @@ def _packed_dict(thing: dict[Any, Any]) -> Any:
 
 
 def _packed_set(code: int) -> Callable[[Any], Any]:
-    """In the order of the bytes, because the order of a set differs from process to process."""
+    """A function that encodes a set in the order of the elements' bytes, because the order of a set differs from process to process."""
     return lambda thing: Ext(
         code, _encode([msgspec.Raw(data) for data in sorted(_encode(_packed(one)) for one in thing)])
     )
@@ -131,7 +131,7 @@ def _packed_datetime(thing: datetime) -> Any:
 
 
 def _zone(thing: datetime) -> Any:
-    """None, the name of a zone, or the offset of a fixed one with its name."""
+    """The encoded time zone of a datetime: None, the name of a zone, or the offset and name of a fixed zone."""
     zone = thing.tzinfo
     if zone is None or (type(zone) is ZoneInfo and zone.key):
         return None if zone is None else zone.key
@@ -159,7 +159,7 @@ _PACKED: Mapping[type, Callable[[Any], Any]] = {
 }
 
 
-# -- and back ----------------------------------------------------------------------------------------------------------
+# -- decoding ----------------------------------------------------------------------------------------------------------
 
 
 def _unpacked_datetime(data: memoryview) -> datetime:
@@ -194,7 +194,7 @@ _decoder = msgspec.msgpack.Decoder(ext_hook=lambda code, data: _UNPACKED[code](d
 
 
 def _canonical(name: Any) -> Any:
-    """The same for all names that are equal: 1, 1.0, True and Decimal(1) are one name, as in a dict."""
+    """A form of the name that is the same for equal names: 1, 1.0, True and Decimal(1) are one name, as in a dict."""
     kind = type(name)
     if kind in (str, bytes, NoneType, int):
         return name

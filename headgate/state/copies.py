@@ -87,10 +87,10 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """How far a host has come with its target."""
+    """The progress of a host towards its target."""
 
     reached: dict[int, int]
-    """The epoch of each copy; without copies that were rebuilt just now, because epochs went on meanwhile."""
+    """The epoch of each copy, without copies that were just rebuilt, because epochs may have been committed meanwhile."""
     rebuilt: int = 0
     """Copies that did not exist before."""
     problem: str = ""

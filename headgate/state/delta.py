@@ -1,6 +1,6 @@
-"""What an epoch changed: per key the state before and after. Forwards it is redo, backwards undo (ChronoStream, III-B).
+"""The changes of an epoch: per key the state before and after. Forwards a delta is redo, backwards a delta is undo (ChronoStream, III-B).
 
-A delta covers the slices of one lane. On disk it is one file with a checksum; rows of a slice lie together.
+A delta covers the slices of one lane. On disk, a delta is one file with a checksum; rows of a slice lie together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Keys:
         return np.repeat(np.arange(len(self.slices)), np.diff(self.offsets))
 
     def parts(self) -> Iterator[tuple[int, int, int]]:
-        """Slice, first and last + 1 of its keys; slices without keys too."""
+        """For each slice, even without keys: the slice, the index of its first key, and the index after its last key."""
         return zip(self.slices.tolist(), self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
 
 
@@ -50,13 +50,13 @@ class Delta:
     old: pa.Array
     new: pa.Array
     full: bool = False
-    """Whether `new` is all there is in these slices, not only what changed."""
+    """Whether `new` is the whole content of these slices, not only the changes."""
 
     def __len__(self) -> int:
         return len(self.new)
 
     def only(self, slices: Iterable[int]) -> Delta:
-        """The same, of these slices."""
+        """The part of the delta in these slices."""
         wanted = set(slices)
         if wanted.issuperset(self.keys.slices.tolist()):
             return self
@@ -73,7 +73,7 @@ class Delta:
     # -- on disk ---------------------------------------------------------------------------------------------------
 
     def encoded(self) -> tuple[bytes, pa.Buffer]:
-        """Head with checksum, and body."""
+        """Encode the delta as a head with a checksum, and a body."""
         about = {"epoch": self.epoch, "full": self.full}
         places = {"slices": self.keys.slices.tolist(), "offsets": self.keys.offsets.tolist()}
         schema = pa.schema(
@@ -85,7 +85,7 @@ class Delta:
 
     @staticmethod
     def decoded(data: pa.Buffer, name: str) -> Delta:
-        """The delta back; `StateDamagedError` if a bit is wrong."""
+        """Decode a delta; `StateDamagedError` if the checksum does not match."""
         batch = _batch(data, name)
         about = msgspec.json.decode(batch.schema.metadata[b"headgate"])
         keys = Keys(np.array(about["slices"], np.int32), np.array(about["offsets"], np.int64), batch.column("key"))

@@ -1,10 +1,10 @@
-"""Where a job keeps what must outlive the driver: its directory in the home, or a folder of the checkpoint location.
+"""The durable folder of a job, which must outlive the driver: the job's directory in the home, or a folder of the checkpoint location.
 
-    CHECKPOINT/jobs/orders.json      which folder is that of the job "orders" now
+    CHECKPOINT/jobs/orders.json      the current folder of the job "orders"
     CHECKPOINT/orders-5f0c…/         its state, the records of its epochs, its life
 
-The home of the driver remembers the folder, so that a job that was removed and restored has its own again. A driver with an empty home
-finds the folder by the name of the job. A job that is submitted again after its removal begins with a new folder.
+The home of the driver remembers the folder, so that a job that was removed and restored has its own folder again. A driver with an empty
+home finds the folder by the name of the job. A job that is submitted again after its removal begins with a new folder.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from headgate.state.location import Location, below
 
 FILE = "durable.json"
 LIFE = "life.json"
-"""What every job has that has started."""
+"""A file of every job that has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """The folder of a job in the checkpoint location."""
+    """The content of the file that names the folder of a job."""
 
     folder: str
 
 
 def durable_of(job: Path) -> str:
-    """The folder of a job, as a path or a URI; the directory of the job itself if there is no other."""
+    """The durable folder of a job, as a path or a URI; the directory of the job itself if no other folder is recorded."""
     try:
         return msgspec.json.decode((job / FILE).read_bytes(), type=_Pointer).folder
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def durable_of(job: Path) -> str:
 
 
 def open_durable(job: Path, checkpoint: str) -> str:
-    """The folder of a job that starts, in the checkpoint location of the service; empty: the directory of the job."""
+    """Return and record the durable folder of a job that starts; without `checkpoint`, the directory of the job."""
     if (job / FILE).exists() or not checkpoint:
         found = durable_of(job)
     elif (job / LIFE).exists():
@@ -63,7 +63,7 @@ def open_durable(job: Path, checkpoint: str) -> str:
 
 
 def close_durable(job: Path, checkpoint: str, keep: bool) -> None:
-    """The job was removed: another job of its name has a new folder. Unless `keep`, what it kept is deleted."""
+    """Forget the folder of a removed job, so that another job of its name gets a new folder; delete the folder unless `keep`."""
     if checkpoint and (job / FILE).exists():
         folder = durable_of(job)
         if _known(job.name, checkpoint) == folder:
@@ -73,7 +73,7 @@ def close_durable(job: Path, checkpoint: str, keep: bool) -> None:
 
 
 def delete_durable(job: Path) -> None:
-    """Delete what a job kept outside of its directory."""
+    """Delete the folder of a job outside of the job's directory, if there is one."""
     if (job / FILE).exists():
         Location.of(durable_of(job)).delete_all()
 

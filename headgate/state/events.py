@@ -20,7 +20,7 @@ from headgate.state.timers import Timers
 
 
 class SliceRows:
-    """Rows of one slice as the epoch sees them: the store's, with the epoch's own changes on top."""
+    """Rows of one slice as the epoch sees them: the rows of the store, with the changes of the epoch on top."""
 
     def __init__(self, store: RowStore, slice_: int) -> None:
         self._store, self._slice = store, slice_
@@ -39,7 +39,7 @@ class SliceRows:
         self.new[row] = value
 
     def changes(self) -> list[tuple[bytes, bytes | None, bytes | None]]:
-        """Row, before, after, in order of rows; what is as it was is left out."""
+        """The changed rows in order, each with its values before and after; a row with its old value is left out."""
         found = ((row, self.old.get(row), new) for row, new in self.new.items())
         return sorted((row, old, new) for row, old, new in found if old != new)
 
@@ -55,7 +55,7 @@ class EventRun:
         self.rows_by_key: Counter[bytes] = Counter()
 
     def batch(self, batch: pa.RecordBatch, row_slices: Sequence[int]) -> pa.RecordBatch | None:
-        """Process rows in their order; returns what they emitted."""
+        """Process rows in their order; return the rows that the processor emitted."""
         emitted: list[Mapping[str, Any]] = []
         columns = self._schema.key_columns(batch)
         coded = self._schema.key_as_bytes(columns).to_pylist()
@@ -69,7 +69,7 @@ class EventRun:
         return self._put_out(emitted)
 
     def timers(self, watermark_ms: int | None) -> pa.RecordBatch | None:
-        """Call the keys whose time has come."""
+        """Call `on_timer` for the timers that are due; return the rows that the processor emitted."""
         emitted: list[Mapping[str, Any]] = []
         if watermark_ms is None or self._events.on_timer is None:
             return None
@@ -79,13 +79,13 @@ class EventRun:
         return self._put_out(emitted)
 
     def next_timer_ms(self) -> int | None:
-        """The earliest timer of all slices; None if there is none, or nothing is done about it."""
+        """The earliest timer of all slices, in milliseconds; None without a timer or without `on_timer`."""
         if self._events.on_timer is None:
             return None
         return min((at_ms for timers in self._timers.values() if (at_ms := timers.next_ms()) is not None), default=None)
 
     def delta(self, epoch: int) -> Delta:
-        """Everything that changed."""
+        """The changes of the epoch in all slices of the lane."""
         for state in self._states.values():
             state.flush()
         for timers in self._timers.values():

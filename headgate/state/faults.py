@@ -28,7 +28,7 @@ POINTS = (
     "copy: half",
     "copy: done",
 )
-"""Those of one host, in the order of an epoch's life."""
+"""Points on one host, in the order of an epoch's life."""
 
 MOVING = (
     "placement: before write",
@@ -39,20 +39,20 @@ MOVING = (
     "target: dropped",
     "target: answered",
 )
-"""The same where slices move between hosts."""
+"""Points at which slices move between hosts, in the order of a move."""
 
 _hooks: list[Callable[[str], None]] = []
 
 
 def reach(point: str) -> None:
-    """Say that this point is reached; nothing happens unless a test has asked for it."""
+    """Note that a point is reached; nothing happens unless a test watches the points."""
     for hook in _hooks:
         hook(point)
 
 
 @contextmanager
 def watch_points(hook: Callable[[str], None]) -> Iterator[None]:
-    """Call `hook` at every point; what it raises is raised there."""
+    """Call `hook` at every point; an error that the hook raises is raised at the point."""
     _hooks.append(hook)
     try:
         yield

@@ -1,5 +1,7 @@
-"""State fields as functions use them. A field is kept as rows of bytes, and an epoch writes only the rows that changed: a window of a
-million items costs an epoch no more than the items that it gained and lost.
+"""State fields as functions use them.
+
+A field is kept as rows of bytes, and an epoch writes only the rows that changed: a window of a million items costs an epoch no more than
+the items that the window gained and lost.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ class Rows(Protocol):
     """Rows of bytes of one slice, as the epoch sees them."""
 
     def get(self, row: bytes) -> bytes | None:
-        """None if there is no such row."""
+        """The content of a row; None if there is no such row."""
 
     def set(self, row: bytes, value: bytes | None) -> None:
-        """None deletes the row."""
+        """Set the content of a row; None deletes the row."""
 
 
 class Part:
@@ -34,7 +36,7 @@ class Part:
         """Rows that contain more than scalars."""
 
     def load(self, part: bytes, default: Callable[[], Any]) -> Any:
-        """The content of a row; a caller that changes it in place must pass it to `changed`."""
+        """The content of a row; a caller that changes the content in place must pass it to `put`."""
         if part not in self._decoded:
             self._decoded[part] = self._read(part)
         content = self._decoded[part]
@@ -51,7 +53,7 @@ class Part:
     def take(self, part: bytes, value: Any) -> None:
         """Refuse a value of the user that state cannot keep, before it becomes part of a row."""
         kind = type(value)
-        if kind in codec.SCALARS or (kind is str and value.isascii()):  # in place: once for every value that is set
+        if kind in codec.SCALARS or (kind is str and value.isascii()):  # inline, because every `set` runs this check
             return
         try:
             codec.check(value)
@@ -60,7 +62,7 @@ class Part:
         self._deep.add(part)
 
     def put(self, part: bytes, content: Any) -> None:
-        """Content None deletes the row."""
+        """Set the content of a row; None deletes the row."""
         self._decoded[part] = content
         self._changed.add(part)
 
@@ -80,7 +82,7 @@ def _nothing() -> None:
 
 
 class OneValue:
-    """`state.field.get()`, `.set(value)`, `.clear()`."""
+    """One value: `get()`, `set(value)`, `clear()`."""
 
     def __init__(self, part: Part, default: Any) -> None:
         self._part, self._default = part, default
@@ -105,13 +107,13 @@ class OneValue:
 
 
 class ManyByName:
-    """Like a dict, kept in buckets so that one name costs one bucket."""
+    """Values by name, like a dict, kept in buckets so that an access to one name reads one bucket."""
 
     def __init__(self, part: Part, chunk: int) -> None:
         self._part, self._chunk = part, chunk
 
     def _about(self) -> list[int]:
-        """Number of names and of buckets."""
+        """The number of names and the number of buckets."""
         return list(self._part.load(b"", lambda: [0, 1]))
 
     def _bucket(self, name: Any, buckets: int) -> bytes:
@@ -163,7 +165,7 @@ class ManyByName:
             yield from [(name, value) for name, value in self._part.load(b"%d" % number, list)]
 
     def _split(self) -> None:
-        """Use four times as many buckets: the more names, the rarer a split."""
+        """Spread the names over four times as many buckets: the more names, the rarer a split."""
         count, buckets = self._about()
         found = list(self.items())
         fresh: dict[bytes, list[Any]] = {b"%d" % number: [] for number in range(buckets * 4)}
@@ -239,7 +241,7 @@ class Series:
 
 
 class NewestByCount(Series):
-    """`append` returns the evicted values, so that a function can keep sums over the window."""
+    """The newest values by count: `append` returns the evicted values, so that a function can keep sums over the window."""
 
     def __init__(self, part: Part, chunk: int, size: int) -> None:
         super().__init__(part, chunk)
@@ -251,16 +253,16 @@ class NewestByCount(Series):
 
 
 class _Timed(Series):
-    """Values with their times."""
+    """Values, each with its time."""
 
     def append_at(self, at_ms: int, value: Any) -> None:
         self._append(value, [at_ms, value])
 
 
 class NewestByTime:
-    """`append(at_ms, value)` returns the evicted values; the window evicts a value that comes too late at once.
+    """The newest values by time: `append(at_ms, value)` returns the evicted values; the window evicts a value that comes too late at once.
 
-    An empty window takes no space: it also forgets the latest time that it has seen.
+    An empty window takes no space: an empty window also forgets the latest time that it has seen.
     """
 
     def __init__(self, part: Part, chunk: int, length_ms: int) -> None:
@@ -303,7 +305,7 @@ class NewestByTime:
 
 
 class Ranking(ManyByName):
-    """`add(name, by)` changes a score and removes a score of 0; `best()` returns the highest scores, ties in order of name."""
+    """Scores by name: `add(name, by)` changes a score and removes a score of 0; `best()` returns the highest scores, ties by name."""
 
     def __init__(self, part: Part, chunk: int, size: int) -> None:
         super().__init__(part, chunk)
@@ -317,5 +319,5 @@ class Ranking(ManyByName):
             self.remove(name)
 
     def best(self) -> list[tuple[Any, Any]]:
-        """Names with their scores."""
+        """The names with the highest scores, with their scores."""
         return heapq.nsmallest(self._size, self.items(), key=lambda pair: (-pair[1], str(pair[0])))

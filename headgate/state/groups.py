@@ -58,7 +58,7 @@ def positions_in(wanted: npt.NDArray[np.int32], row_slices: npt.NDArray[Any]) ->
 
 
 def decode_keys(schema: StateSchema, keys: pa.Array) -> pa.RecordBatch:
-    """Encoded keys as columns."""
+    """Decode keys to the key columns."""
     return schema.keys_from_words(array_words(keys)) if schema.tabular else schema.keys_from_bytes(keys.to_pylist())
 
 
@@ -77,7 +77,7 @@ def _by_words(words: Words, positions: npt.NDArray[Any], slices: int) -> tuple[O
     placed, codes = placed[order], codes[order]
     fresh = np.ones(len(order), bool)
     fresh[1:] = placed[1:] != placed[:-1]
-    # Different keys may share the number to sort by and then lie mixed: only sorting by every word separates them.
+    # Different keys may share a sort number and then be interleaved: only a sort by every word separates these keys.
     shared = ~fresh[1:] & (codes[1:] != codes[:-1])
     if words.shape[1] > 2 or (words[:, 0] != words[:1, 0]).any():
         ordered = words[order]
@@ -105,7 +105,7 @@ def _by_every_word(words: Words, positions: npt.NDArray[Any]) -> tuple[Order, Or
 def _by_bytes(keys: pa.Array, positions: npt.NDArray[Any]) -> tuple[Order, Order]:
     coded = keys.dictionary_encode()
     rank = np.empty(len(coded.dictionary), np.int64)
-    rank[pc.sort_indices(coded.dictionary).to_numpy()] = np.arange(len(rank))  # LMDB likes its keys in order
+    rank[pc.sort_indices(coded.dictionary).to_numpy()] = np.arange(len(rank))  # LMDB is faster with sorted keys
     codes = rank[coded.indices.to_numpy()] + positions.astype(np.int64) * max(1, len(rank))
     order = np.argsort(codes, kind="stable")
     codes = codes[order]

@@ -1,4 +1,4 @@
-"""Spark's `xxhash64` of key columns, so that a row gets the same slice in the JVM and here."""
+"""Spark's `xxhash64` of key columns in Python, so that a row gets the same slice as in the JVM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def key_hash(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """What Spark's `xxhash64(columns...)` gives for each row; a null leaves the hash as it is.
+    """The result of Spark's `xxhash64(columns...)` for each row; a null leaves the hash unchanged.
 
     >>> import pyarrow as pa
     >>> key_hash([pa.array([7, None])]).tolist()
@@ -115,7 +115,7 @@ def _rotated(words: Words, bits: int) -> Words:
 
 
 def mixed(words: Words) -> Words:
-    """A hash of keys of fixed width (tag, then columns) for places within a slice: cheap, and well mixed in its high bits.
+    """A hash of keys of fixed width (tag, then columns) that gives keys their places within a slice: cheap, with well mixed high bits.
 
     Keys of one column without nulls never share a hash.
     """

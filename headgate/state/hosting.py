@@ -52,14 +52,14 @@ class Wanted:
     avoided: Collection[str] = ()
     """Hosts that should have no lane of the operator, and so no slice."""
     slices: tuple[int, ...] | None = None
-    """The lane of each slice; None: evenly."""
+    """The lane of each slice; None spreads the slices evenly."""
     first: int = 0
     """The index of the host that gets the first lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where an epoch runs."""
+    """The hosts of slices and lanes in an epoch."""
 
     homes: tuple[str, ...]
     """The host of each slice."""
@@ -94,7 +94,7 @@ class Hosting:
     # -- epochs --------------------------------------------------------------------------------------------------------
 
     def plan_epoch(self, cores: Mapping[str, float], wanted: Wanted) -> Layout:
-        """Before an epoch, with the cores of each live host: all slices that are ready to move change hands now."""
+        """Plan the next epoch, with the cores of each live host: slices that are ready to move change hosts now."""
         with self._lock:
             turn = self._last_turn = self._in_turn(cores, wanted)
             lanes = lane_hosts(wanted.lanes, cores, turn)
@@ -120,7 +120,7 @@ class Hosting:
         return [MoveAsked(slice_, lanes[lane]) for slice_, lane in enumerate(slices)]
 
     def _hand_overs(self, placement: Placement) -> list[Event]:
-        """A new routing table costs an epoch some time, so migrations wait for each other, at most `hand_over_epochs`."""
+        """The events that complete migrations; these wait for each other, at most `hand_over_epochs`, to save routing tables."""
         phases = Counter(place.migration.phase for place in placement.places if place.migration is not None)
         if not phases[MigrationPhase.REROUTE]:
             self._epochs_held = 0
@@ -135,7 +135,7 @@ class Hosting:
         return list(_phase_done(placement, MigrationPhase.REROUTE))
 
     def committed(self, epoch: int) -> bool:
-        """An epoch is committed, and with it the moves before it. Returns whether the hosts have something to do."""
+        """Note a committed epoch, and the moves before it; return whether the hosts have something to do."""
         with self._lock:
             self._newest = epoch
             if self._placement is None:

@@ -1,6 +1,7 @@
-"""The keys of an operator with the most rows: each lane names its fullest keys of an epoch, the driver adds them up.
+"""The keys of an operator with the most rows: each lane reports the fullest keys of an epoch, and the driver adds up the reports.
 
-A key counts only in epochs in which it is among the fullest of its lane, so its share is a lower bound. Recent epochs weigh most.
+A key counts only in epochs in which the key is among the fullest of its lane, so the share of a key is a lower bound. Recent epochs weigh
+most.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from headgate.state.groups import RowGroups, decode_keys
 from headgate.state.schema import StateSchema
 
 NAMED = 3
-"""Keys that each lane names in an epoch."""
+"""Number of keys that each lane reports in an epoch."""
 KEPT = 50
-"""Keys that the driver remembers for an operator."""
+"""Number of keys that the driver remembers for an operator."""
 FADE = 0.98
-"""Weight of an epoch compared with the epoch after it."""
+"""Weight of an epoch compared with the next epoch."""
 MOST = 80
-"""Characters of a key that are kept."""
+"""Length limit of a key as text, in characters."""
 
 
 def fullest_keys(schema: StateSchema, groups: RowGroups) -> dict[str, int]:
-    """Rows of the fullest keys among grouped rows."""
+    """The keys with the most rows among grouped rows, with their number of rows."""
     rows = np.diff(groups.starts, append=len(groups.order))
     named = np.argpartition(rows, -NAMED)[-NAMED:] if len(rows) > NAMED else np.arange(len(rows))
     keys = _texts(decode_keys(schema, groups.keys.keys.take(pa.array(named))))
@@ -34,7 +35,7 @@ def fullest_keys(schema: StateSchema, groups: RowGroups) -> dict[str, int]:
 
 
 def fullest_codes(schema: StateSchema, rows: Counter[bytes]) -> dict[str, int]:
-    """Rows of the fullest keys among counted ones."""
+    """The keys with the most rows among counted keys, with their number of rows."""
     named = rows.most_common(NAMED)
     keys = _texts(schema.keys_from_bytes([code for code, _ in named]))
     return dict(zip(keys, (count for _, count in named), strict=True))
@@ -46,15 +47,15 @@ def _texts(keys: pa.RecordBatch) -> list[str]:
 
 @dataclass(slots=True)
 class HotKeys:
-    """Rows by key, fading with each epoch. Owner: the thread that commits; readers get a copy of the last result."""
+    """Rows by key, fading with each epoch. Owner: the thread that commits; any thread may read `shares`, which is replaced as a whole."""
 
     _rows: dict[str, float] = field(default_factory=dict)
     _total: float = 0.0
     shares: Mapping[str, float] = field(default_factory=dict)
-    """By key, the fullest first: the share of all rows that it had at least."""
+    """For each key, most rows first: the least share that the key had of all rows."""
 
     def add(self, lanes: Iterable[Mapping[str, int]], total: int) -> None:
-        """Add what the lanes of an epoch named; `total` is the number of all its rows."""
+        """Add the rows by key that the lanes of an epoch reported; `total` is the number of all rows of the epoch."""
         if not total:
             return
         self._total = FADE * self._total + total

@@ -47,7 +47,7 @@ def checkpoint_of(job: Path, operator: str) -> Path:
 
 
 def durable_checkpoint(job: Path, operator: str) -> str:
-    """The same wherever the job keeps what is durable, as a path or a URI."""
+    """The folder of the durable part of the state, wherever the job keeps what is durable, as a path or a URI."""
     durable = durable_of(job)
     if "://" not in durable:
         return str(checkpoint_of(Path(durable), operator))
@@ -82,7 +82,7 @@ class Opens:
 
 
 def read_opens(job: Path, operator: str) -> Opens | None:
-    """None if the operator does not run on a cluster."""
+    """The slices opened by the lanes of an operator; None if the operator does not run on a cluster."""
     try:
         return msgspec.json.decode((place_of(job, operator) / OPENS).read_bytes(), type=Opens)
     except (OSError, ValueError, msgspec.MsgspecError):  # ValueError: text that is not UTF-8

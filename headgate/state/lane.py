@@ -51,7 +51,7 @@ class LaneTask:
     watermark_ms: int | None = None
     """Timers up to this time are due at the end of the epoch; an epoch that runs again has the same watermark."""
     committed: tuple[DeltaFile, ...] | None = None
-    """Files of the epoch before, if the driver knows them: each lane then saves a read."""
+    """Files of the epoch before, which save each lane a read; None if the driver does not know the files."""
     slice_column: str = SLICE
     """Input column with the slice of each row; a lane computes the slice from the key if the column is missing."""
     settings: StateSettings = field(default_factory=StateSettings)
@@ -72,7 +72,7 @@ class LaneReport:
     next_timer_ms: int | None = None
     """The earliest timer of the lane's keys that is not due yet."""
     hot_keys: Mapping[str, int] = field(default_factory=dict)
-    """Rows of its fullest keys."""
+    """Number of rows of each of the lane's fullest keys."""
 
 
 def run_lane(
@@ -197,7 +197,7 @@ class _Lane:
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _count_rows(self, batch: pa.RecordBatch, columns: Sequence[pa.Array] | None = None) -> npt.NDArray[Any]:
-        """The slice of each row."""
+        """Count the rows of each slice; return the slice of each row."""
         self.rows += batch.num_rows
         if self.task.slice_column in batch.schema.names:
             found: npt.NDArray[Any] = batch.column(self.task.slice_column).to_numpy(zero_copy_only=False)

@@ -135,13 +135,13 @@ class KeyState:
         self._timers.set(self._key, at_ms)
 
     def flush(self) -> None:
-        """Hand over what changed."""
+        """Write the changed rows of all fields."""
         for kept in self._opened.values():
             kept.flush()
 
 
 def row_owner(row: bytes) -> tuple[bytes, str, bytes]:
-    """Key, field and part of a row: for people who look."""
+    """The key, field and part that a row belongs to."""
     end = 4 + int.from_bytes(row[:4], "big")
     field, _, part = row[end:].partition(b"\0")
     return row[4:end], field.decode(), part

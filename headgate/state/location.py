@@ -1,7 +1,7 @@
 """A checkpoint location: a local directory, or a directory of any file system or object store that Arrow knows.
 
-Files are written whole and durably. On a disk, and on a file system such as HDFS, a file is written beside its place and renamed. An
-object store has no rename: an object appears whole when its upload ends, so it is put where it belongs at once.
+Files are written whole and durably. On a disk, and on a file system such as HDFS, a file is written under another name and renamed.
+An object store has no rename: an object appears whole when its upload ends, so the object is written under its own name at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OBJECT_STORES = frozenset(("s3", "gcs", "abfs"))
 
 @lru_cache
 def _opened(text: str, process: int) -> tuple[Any, str]:
-    """A client per process: making one takes longer than writing a small file, and none survives a fork."""
+    """The file system client of a URI, one per process: a client takes longer to make than a small file to write, and survives no fork."""
     return fs.FileSystem.from_uri(text)  # type: ignore[no-any-return]
 
 
@@ -40,7 +40,7 @@ class Location:
 
     @staticmethod
     def of(place: str | os.PathLike[str]) -> Location:
-        """From a path or a URI such as `s3://bucket/folder`.
+        """The location of a path or of a URI such as `s3://bucket/folder`.
 
         >>> Location.of("/tmp/state").base
         '/tmp/state'

@@ -40,12 +40,12 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """Where a rebuild starts."""
+    """The state from which a rebuild starts."""
 
     version: int
     name: str = ""
     content: Delta | None = None
-    """None: empty."""
+    """Content of a snapshot; None: a slice without keys."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Opener:
     _is_counted: dict[tuple[int, str], bool] = field(default_factory=dict)
 
     def at(self, slices: Iterable[int], epoch: int) -> Opened:
-        """The slices as of the end of the epoch before `epoch`, which is about to run for the first time or again."""
+        """Bring slices to the end of the epoch before `epoch`, which is about to run for the first time or again."""
         opened, slices = Opened(), tuple(slices)
         behind: dict[int, list[int]] = defaultdict(list)
         for slice_, found in self.store.headers(slices).items():
@@ -115,7 +115,7 @@ class Opener:
         if not header.delta or header.version < self.life.first_epoch:
             return True
         made = header.version, header.delta
-        if made not in self._is_counted:  # of all slices of a lane it is usually the same one
+        if made not in self._is_counted:  # usually the same delta for all slices of a lane
             files = self._files(header.version)
             named = () if files is None else (file.name for file in files)
             self._is_counted[made] = header.delta in named or self._is_snapshot(header)

@@ -2,7 +2,7 @@
 
 | processor | called | state |
 |---|---|---|
-| `Aggregate` | never; it is numpy all the way | counts, sums, extremes, means |
+| `Aggregate` | never; numpy computes the aggregation | counts, sums, extremes, means |
 | `Batches` | once per lane and epoch, with all rows sorted by key | fields of fixed width, as arrays |
 | `Events` | for every row, `on_event(key, event, state, emit)` | anything of the state library |
 """
@@ -29,22 +29,22 @@ NOTHING = pa.schema([])
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """What a batch processor gets: rows sorted by key, distinct keys, and the state of each."""
+    """The input of a batch processor: rows sorted by key, distinct keys, and the state of each key."""
 
     rows: pa.RecordBatch
     starts: npt.NDArray[np.int64]
-    """Where the rows of each key begin."""
+    """Index of the first row of each key."""
     keys: pa.RecordBatch
     """One row per key."""
     state: Arrays
     """One array per state field, one value per key; 0 where the key is new."""
     present: npt.NDArray[np.bool_]
-    """Which keys have state already."""
+    """Whether each key has state already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a batch processor gives back."""
+    """The result of a batch processor."""
 
     state: Arrays
     """The new value of every field for every key."""
@@ -60,7 +60,7 @@ class Batches:
     state: Mapping[str, str]
     on_batch: Callable[[KeyedRows], Changed]
     output: pa.Schema = NOTHING
-    """In a topology, the operator's schema says it."""
+    """The output columns; in a topology, the schema of the operator replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Events:
     state: Mapping[str, Kind]
     on_event: Callable[[Any, Mapping[str, Any], KeyState, Emit], None]
     output: pa.Schema = NOTHING
-    """In a topology, the operator's schema says it."""
+    """The output columns; in a topology, the schema of the operator replaces them."""
     on_timer: Callable[[Any, int, KeyState, Emit], None] | None = None
 
 
@@ -91,11 +91,11 @@ class KeyedOperator:
     key: Mapping[str, pa.DataType]
     processor: Processor
     version: int = 1
-    """Of the state; raise it when the meaning of a field changes but not its type."""
+    """Version of the state; raise the version when the meaning of a field changes but not its type."""
 
     @cached_property
     def schema(self) -> StateSchema:
-        """What its state looks like."""
+        """The schema of the operator's state."""
         return StateSchema(self.name, self.key, self._fields(), self.version)
 
     def _fields(self) -> Mapping[str, str]:
@@ -107,7 +107,7 @@ class KeyedOperator:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """The columns it puts out."""
+        """The output columns of the operator."""
         if isinstance(self.processor, Aggregate):
             return pa.schema(
                 [*(pa.field(name, kind) for name, kind in self.key.items()), *self.processor.output_fields()]

@@ -1,7 +1,7 @@
-"""Slices whose keys or values vary in length: one LMDB environment per slice, one write transaction per epoch.
+"""Slices with keys or values of variable length: one LMDB environment per slice, one write transaction per epoch.
 
-LMDB has no checksums. Beside the rows of a slice stands the sum of their hashes; an epoch takes off those of the old values and adds those
-of the new ones.
+LMDB has no checksums. Each slice stores the sum of the hashes of its rows; an epoch subtracts the hashes of old values and adds the hashes
+of new values.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _HEADER = b"\xfe\xfe\xfe\xfe"
 _SUM = b"\xfe\xfe\xfe\xfc"
 _OWN = (_HEADER, _SUM)
 _CUT = b"\xfe\xfe\xfe\xfd"
-"""Stored keys that begin so are cut short, because LMDB takes 511 bytes at most; their values begin with the whole key. No key of the
-codec, and no row of the library, begins like these."""
+"""Prefix of stored keys that are cut short, because LMDB allows 511 bytes at most; the value then begins with the whole key. No key of the
+codec, and no row of the library, begins with this prefix."""
 _LONGEST = 500
 _LENGTH_BYTES = 4
 _LOCK_BYTES = 16384
-"""More than LMDB takes for 126 readers."""
+"""Size of the lock file: more than LMDB needs for 126 readers."""
 _LARGEST_PAGE = 65536
 _SCAN_ROWS = 1 << 14
 _WRAP = (1 << 64) - 1
@@ -53,9 +53,9 @@ _DAMAGED = (
     lmdb.PanicError,
     lmdb.IncompatibleError,
 )
-"""What LMDB raises where a file is not what it wrote."""
+"""Errors that LMDB raises for a damaged file."""
 _META = struct.Struct("<16xII16xI92xQ")
-"""A page that describes the others: magic number, version, size of a page, number of the last one."""
+"""A meta page of LMDB: magic number, version, size of a page, number of the last page."""
 _META_MAGIC = 0xBEEFC0DE
 
 
@@ -69,7 +69,7 @@ class RowStore:
         self._map_bytes = settings.largest_slice_mb << 20
         self._open: dict[int, tuple[int, Any]] = {}
         self._verified: dict[int, int] = {}
-        """By slice, the file whose content was looked at, or written, by this process."""
+        """By slice, the inode of the file that this process has checked or written."""
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class RowStore:
         return list(map(found.get, stored))
 
     def get(self, slice_: int, key: bytes) -> bytes | None:
-        """The value of one key."""
+        """The value of one key; None if the slice has no such key."""
         with self._required(slice_).begin() as transaction:
             return _without(transaction.get(_stored(key)), key)
 
@@ -130,7 +130,7 @@ class RowStore:
         reach("apply: begun")
         wanted, before = (delta.old, delta.new) if undo else (delta.new, delta.old)
         keys, values = delta.keys.keys.to_pylist(), wanted.to_pylist()
-        # Redo batches do not say what was before.
+        # A delta without old values does not say what was before.
         old = before if before.null_count < len(before) else self.read(delta.keys)
         short = _all_short(delta.keys.keys)
         plain = wanted.null_count == 0 and short
@@ -146,7 +146,7 @@ class RowStore:
     def _write(
         self, slice_: int, rows: list[tuple[bytes, bytes | None]], header: Header, change: int, plain: bool = False
     ) -> None:
-        """`change`: what the rows make of the checksum. `plain`: no key is too long, and nothing is deleted."""
+        """Write rows and the header of a slice, and add `change` to the checksum. `plain`: no key is too long, and no row is deleted."""
         put = rows if plain else [(_stored(key), _with(key, value)) for key, value in rows if value is not None]
         with _lmdb_errors(slice_), self._required(slice_).begin(write=True) as transaction:
             transaction.cursor().putmulti(put)
@@ -209,7 +209,7 @@ class RowStore:
         return self._folder / f"slice-{slice_:05d}.mdb"
 
     def _environment(self, slice_: int) -> Any:
-        """The environment as it is on disk now, or None: another process may have replaced the file."""
+        """The environment of the file that is on disk now, which another process may have replaced; None without a file."""
         known = self._open.get(slice_)
         try:
             inode = self._path(slice_).stat().st_ino
@@ -241,17 +241,17 @@ _open: dict[str, Any] = {}
 
 
 def _environment(path: Path, map_bytes: int) -> Any:
-    """Nothing is forced to disk: deltas are, and a copy from before a restart of the machine is not trusted."""
+    """Open an environment without forcing data to disk: deltas are durable, and a copy from before a reboot is not trusted."""
     _prepare(path, map_bytes)
     found = _open[str(path)] = lmdb.open(
         str(path), subdir=False, map_size=map_bytes, sync=False, metasync=False, readahead=False, max_spare_txns=1
     )
-    found.reader_check()  # a process that was killed while it read would keep old pages for ever
+    found.reader_check()  # a process that was killed while reading would keep old pages for ever
     return found
 
 
 def _prepare(path: Path, map_bytes: int) -> None:
-    """Whatever LMDB maps must be there, or a read kills the process: the lock file on a full disk, and a file that was cut off."""
+    """Extend the lock file and a truncated data file to the bytes that LMDB maps, because a read of missing bytes kills the process."""
     with open(f"{path}-lock", "ab") as lock:
         os.posix_fallocate(lock.fileno(), 0, _LOCK_BYTES)
     if not path.exists():
@@ -261,11 +261,11 @@ def _prepare(path: Path, map_bytes: int) -> None:
         if needed > map_bytes:
             raise lmdb.InvalidError(f'"{path}" says that it has {needed} bytes')
         if os.fstat(data.fileno()).st_size < needed:
-            data.truncate(needed)  # what is missing is zeros from now on, which are found to be wrong
+            data.truncate(needed)  # missing bytes are zeros from now on, which LMDB or the checksum finds
 
 
 def _needed_bytes(head: bytes) -> int:
-    """How far the pages of a file reach, by the two that describe it; 0 if they make no sense, which LMDB says itself."""
+    """The file size that both meta pages ask for; 0 if the meta pages make no sense, which LMDB reports itself."""
     if len(head) < _META.size:
         return 0
     size = _META.unpack_from(head)[2]
@@ -281,7 +281,7 @@ def _close(path: Path) -> None:
 
 @contextmanager
 def _borrowed(path: Path, map_bytes: int) -> Iterator[Any]:
-    """Another store's environment, whether that is open in this process or not."""
+    """The environment of another store, whether open in this process or not."""
     if str(path) in _open:
         yield _open[str(path)]
         return
@@ -293,7 +293,7 @@ def _borrowed(path: Path, map_bytes: int) -> Iterator[Any]:
 
 @contextmanager
 def _lmdb_errors(slice_: int) -> Iterator[None]:
-    """What LMDB says, in a sentence that names the slice and the way out."""
+    """Turn an error of LMDB into one sentence that names the slice."""
     try:
         yield
     except lmdb.MapFullError:
@@ -310,7 +310,7 @@ def _lmdb_errors(slice_: int) -> Iterator[None]:
 
 
 def _digests(keys: list[bytes], values: list[bytes | None], short: bool) -> Words:
-    """What each row counts for; one without a value counts for nothing."""
+    """The contribution of each row to the checksum; 0 for a row without a value."""
     if not short:
         stored = (
             _stored(key) + (_with(key, value) if value is not None else b"")
@@ -337,7 +337,7 @@ def _note_sum(transaction: Any, total: int) -> None:
     transaction.put(_SUM, (total & _WRAP).to_bytes(8, "little"))
 
 
-# -- keys that LMDB finds too long -----------------------------------------------------------------------------------
+# -- keys that are too long for LMDB ---------------------------------------------------------------------------------
 
 
 def _all_short(keys: pa.Array) -> bool:

@@ -1,7 +1,7 @@
 """The schema of an operator's state, explicit and versioned, and the codec of its keys and values.
 
-Keys of fixed width (numbers, dates, timestamps, booleans) become words of 64 bits, with a tag that says which are null; all
-others become bytes. State fields of fixed width (int64, float64) become words; those of the state library rows of bytes.
+Keys of fixed width (numbers, dates, timestamps, booleans) become words of 64 bits, with a tag that marks nulls; all other keys become
+bytes. State fields of fixed width (int64, float64) become words; state fields of the library become rows of bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headgate.state.hashing import Words, integer_words
 
 WORD = 8
 LIVE = np.uint64(3)
-"""Tag of a key in its lowest bits; nulls are marked in the bits above."""
+"""Lowest bits in the tag of a key with state; the bits above mark nulls."""
 _NULLS_FROM = 2
 _FIXED = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp, pa.types.is_floating)
 _FIELD_TYPES = {"int64": np.int64, "float64": np.float64}
@@ -93,7 +93,7 @@ class StateSchema:
     # -- versions ------------------------------------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
-        """What is written beside the state."""
+        """The description of the schema that is written beside the state."""
         key = [[name, str(kind)] for name, kind in self.key.items()]
         return {
             "operator": self.operator,
@@ -104,11 +104,11 @@ class StateSchema:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes whenever the state could not be read as it was written."""
+        """A hash of the schema: state with another fingerprint cannot be read."""
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode(self.described()))
 
     def refuse_unless_same(self, written: Mapping[str, Any]) -> None:
-        """Raise, in one sentence, if state was written with another schema."""
+        """Raise an error, in one sentence, if the state was written with another schema."""
         mine = self.described()
         for what, meaning in (("key", "key columns"), ("fields", "state fields"), ("version", "version")):
             if written[what] != mine[what]:
@@ -150,7 +150,7 @@ class StateSchema:
         return words
 
     def key_as_bytes(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """One byte string per key; a single text needs no loop."""
+        """One byte string per key; keys of a single text column need no loop."""
         if len(columns) == 1 and _is_text(columns[0].type):
             whole = pc.binary_join_element_wise(
                 pa.scalar(b"=", pa.binary()), columns[0].cast(pa.binary()), pa.scalar(b"", pa.binary())
@@ -161,7 +161,7 @@ class StateSchema:
         return pa.array([b"*" + encode(row) for row in rows], pa.binary())
 
     def keys_from_words(self, words: Words) -> pa.RecordBatch:
-        """The key columns back from words."""
+        """Decode words to the key columns."""
         arrays = []
         for index, kind in enumerate(self.key.values(), 1):
             null = (words[:, 0] >> np.uint64(_NULLS_FROM + index - 1)) & np.uint64(1) == 1
@@ -169,7 +169,7 @@ class StateSchema:
         return pa.RecordBatch.from_arrays(arrays, schema=self.key_schema)
 
     def keys_from_bytes(self, keys: Sequence[bytes]) -> pa.RecordBatch:
-        """The key columns back from bytes."""
+        """Decode bytes to the key columns."""
         columns = list(zip(*(self._decoded(key) for key in keys), strict=True)) or [()] * len(self.key)
         arrays = [_unplain(values, kind) for values, kind in zip(columns, self.key.values(), strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.key_schema)

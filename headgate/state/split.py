@@ -1,8 +1,9 @@
-"""Doubles the slices of an operator whose job is stopped: slice *m* of *K* becomes slices *m* and *m* + *K* of 2 *K*.
+"""Doubles the slices of an operator of a stopped job: slice *m* of *K* becomes slices *m* and *m* + *K* of 2 *K*.
 
-A slice is `pmod(xxhash64(key), K)`, so a key of slice *m* is in one of these two and in no other. The split writes a checkpoint beside the
-present one: snapshots of all slices before the newest epoch, and the newest epoch as one delta per slice, because a job that stops before
-Spark's own commit runs that epoch again. The file that makes it a checkpoint comes last; until then the present one counts.
+A slice is `pmod(xxhash64(key), K)`, so a key of slice *m* is in one of these two slices and in no other. The split writes a checkpoint
+beside the present one: snapshots of all slices before the newest epoch, and the newest epoch as one delta per slice, because a job that
+stops before Spark's own commit runs that epoch again. `operator.json`, which makes the folder a checkpoint, is written last; until then the
+present checkpoint is valid.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LOCK = "split.lock"
 
 @contextmanager
 def splitting(job: Path) -> Iterator[None]:
-    """Keep a job from starting while its slices are doubled; the kernel ends this with the process."""
+    """Keep a job from starting while its slices are doubled; the kernel releases the lock when the process ends."""
     descriptor = os.open(job / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +59,7 @@ def splitting(job: Path) -> Iterator[None]:
 
 
 def refuse_while_splitting(job: Path) -> None:
-    """A job that starts now would go on with the slices as they were."""
+    """Refuse to start a job during a split, because the job would continue with the old slices."""
     if (job / LOCK).exists():
         with splitting(job):
             pass
@@ -72,7 +73,7 @@ def split_slices(job: Path, operator: str) -> Life:
     life = before.life()
     wanted = replace(life, id=uuid.uuid4().hex, slices=2 * life.slices, timeline=0)
     after = Checkpoint(Location.of(checkpoint_after_split(job, operator, wanted.slices)), schema)
-    after.location.delete_durably(after.location.names(""))  # what an interrupted split has left
+    after.location.delete_durably(after.location.names(""))  # left over from an interrupted split
     with tempfile.TemporaryDirectory(prefix="headgate-split-", dir=_scratch(job, operator)) as folder:
         store = new_store(folder, schema, life.identity(schema), StateSettings())
         try:
@@ -138,7 +139,7 @@ class _Split:
 
 
 def halves_of(schema: StateSchema, slice_: int, slices: int, rows: Mapping[bytes, bytes]) -> dict[int, Rows]:
-    """The rows of a slice, by the two slices that it becomes."""
+    """Divide the rows of a slice between the two slices that the slice becomes."""
     found: dict[int, Rows] = {slice_: {}, slice_ + slices: {}}
     own = [row for row in rows if not row.startswith(TIMERS)] if schema.library else list(rows)
     codes = [row_owner(row)[0] for row in own] if schema.library else own
@@ -159,7 +160,7 @@ def _slice_by_code(schema: StateSchema, codes: Iterable[bytes], slices: int) -> 
 
 
 class _Content:
-    """Rows in memory."""
+    """Rows of a slice in memory."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -175,7 +176,7 @@ class _Content:
 
 
 def _split_timers(schema: StateSchema, rows: Mapping[bytes, bytes], found: Mapping[int, Rows]) -> None:
-    """Timers lie together by time, not by key: those of each half are set again."""
+    """Set the timers of each half again, because timers are stored by time, not by key."""
     timers = Timers(_Content({row: value for row, value in rows.items() if row.startswith(TIMERS)})).all()
     half_of = _slice_by_code(schema, {code for _, code in timers}, 2 * max(found) - 2 * min(found))
     halves = {half: Timers(_Content(content)) for half, content in found.items()}
@@ -190,7 +191,7 @@ def _arrays(rows: Rows, schema: StateSchema) -> tuple[pa.Array, pa.Array]:
 
 
 def _difference(epoch: int, old: Mapping[int, Rows], new: Mapping[int, Rows], schema: StateSchema) -> Delta:
-    """What changed in these slices."""
+    """The delta from the old to the new rows of these slices."""
     changed = {
         slice_: [row for row in {**old[slice_], **new[slice_]} if old[slice_].get(row) != new[slice_].get(row)]
         for slice_ in sorted(old)

@@ -51,7 +51,7 @@ class Header:
 
     @staticmethod
     def decoded(data: bytes) -> Header | None:
-        """None if the bytes are no header."""
+        """Decode a header; None if the bytes are no header."""
         try:
             return msgspec.json.decode(data, type=Header)
         except (msgspec.MsgspecError, ValueError):  # ValueError: text that is not UTF-8
@@ -131,7 +131,7 @@ class SliceLocks:
         self._held: set[int] = set()
 
     def is_current(self) -> bool:
-        """Whether the lock file is still the one that other processes lock: not if the folder was removed or made again."""
+        """Whether other processes lock the same file: not if the folder was removed or made again."""
         try:
             return os.path.samestat(os.fstat(self._file), self._path.stat())
         except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Slices whose keys and state have fixed width: one memory-mapped hash table per slice, changed in place.
+"""Slices with keys and state of fixed width: one memory-mapped hash table per slice, changed in place.
 
-An update in place needs no copy of anything, and no transaction of its own: the epoch's delta is durable before the first word
-is changed and sets absolute values, so a table that was left half-way is finished, or undone, by applying the delta (again).
+An update in place needs neither a copy nor a transaction: the epoch's delta is durable before the first word is changed and sets absolute
+values, so applying the delta again finishes or undoes an update that stopped half-way.
 
-A checksum goes along: each word times an odd number that stands for its place, added up. A wrong bit anywhere changes it, and so do
-rows that change places; an epoch adds what it changed.
+The checksum of a table adds up all words, each times an odd number that stands for the place of the word. A wrong bit anywhere changes the
+checksum, and so do rows that change places; an epoch adds the effect of its changes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Rows = npt.NDArray[np.int64]
 
 HEAD_BYTES = 16384
 _NOTE_AT, _NOTE_BYTES = (256, 8256), 8000
-"""Headers are written alternately to two places, and one word says which is valid."""
+"""Headers are written alternately to two places; a control word says which header is valid."""
 _MAGIC = 0x32454C4241544748
 _CONTROL, _BITS, _USED, _WIDTH, _SUM = 1, 2, 3, 4, 5
 _FULLEST, _ROOMY = 0.7, 0.35
-"""A table that would become fuller than the first is rebuilt at about the second."""
+"""A table that would be fuller than the first share is rebuilt at about the second share."""
 _SMALLEST_BITS, _MOST_BITS = 6, 40
 _SCAN_ROWS = 1 << 18
 _ONE = np.uint64(1)
@@ -51,7 +51,7 @@ class _Mapped:
     bits: int
     inode: int
     first: int
-    """Number of its first row, counted in rows from the beginning of the arena."""
+    """Index of the table's first row, counted in rows from the beginning of the arena."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Places:
     shift: Words
     mask: Rows
     heads: Rows
-    """Number of the first word of each header."""
+    """Index of the first word of each header in the arena."""
 
 
 class TableStore:
@@ -80,7 +80,7 @@ class TableStore:
         self._noted: dict[int, tuple[int, Header]] = {}
         self._found: tuple[Keys, Rows] | None = None
         self._verified: dict[int, int] = {}
-        """By slice, the file whose content was looked at, or written, by this process."""
+        """By slice, the inode of the file that this process has checked or written."""
         self._margin = -(-HEAD_BYTES // (WORD * self._width))
 
     # -- the port ------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class TableStore:
             self._found = delta.keys, self._rows_of(delta.keys)
         rows, places = self._found[1], self._places(delta.keys.slices)
         slices, controls = delta.keys.slices.tolist(), places.heads + _CONTROL
-        # While it is half-way, a slice must name the delta that is being applied, in either direction.
+        # While a delta is half applied, or half undone, the header of the slice must name the delta.
         after = self._noted_beside(slices, headers, places) if not undo else self._arena.words[controls]
         torn = np.flatnonzero(self._arena.words[controls] & _ONE)
         self._arena.words[controls] = after | _ONE
@@ -201,7 +201,7 @@ class TableStore:
     # -- keys to rows --------------------------------------------------------------------------------------------------
 
     def _rows_of(self, keys: Keys) -> Rows:
-        """The row of each key; a key without one gets one, still without state."""
+        """The row of each key; a key without a row gets one, still without state."""
         words = array_words(keys.keys)
         hashes, positions = mixed(words), keys.positions()
         rows = self._looked_up(words, hashes, positions, self._places(keys.slices))
@@ -216,7 +216,7 @@ class TableStore:
         return rows
 
     def _looked_up(self, words: Words, hashes: Words, positions: Rows, places: _Places) -> Rows:
-        """The row of each key, or -1."""
+        """The row of each key, or -1 for a key without a row."""
         first, mask = places.first[positions], places.mask[positions]
         local = (hashes >> places.shift[positions]).astype(np.int64)
         rows = first + local
@@ -232,9 +232,9 @@ class TableStore:
         return rows
 
     def _claimed(self, words: Words, hashes: Words, positions: Rows, places: _Places) -> Rows:
-        """A row for each key that has none; of several that want the same, one gets it and the others go on."""
+        """Claim a row for each key that has none; of several keys that want the same row, one gets the row and the others go on."""
         used = np.bincount(positions, minlength=len(places.first)).astype(np.uint64)
-        self._arena.words[places.heads + _USED] += used  # first: a crash may leave it too high, never too low
+        self._arena.words[places.heads + _USED] += used  # first: a crash may leave the count too high, never too low
         first, mask = places.first[positions], places.mask[positions]
         local = (hashes >> places.shift[positions]).astype(np.int64)
         todo = np.arange(len(words))
@@ -274,7 +274,7 @@ class TableStore:
     # -- checksums -----------------------------------------------------------------------------------------------------
 
     def _weighed(self, columns: Iterable[Words], local: Rows, first: int = 0) -> Words:
-        """What columns of words, from the `first` on, count for in these rows: word `n` of a table counts `2 n + 1` times."""
+        """The contribution of these rows to the checksum, by columns from number `first` on: word `n` of a table counts `2 n + 1` times."""
         places = local.astype(np.uint64) * np.uint64(2 * self._width) + _ONE
         total = np.zeros(len(local), np.uint64)
         for number, column in enumerate(columns, first):
@@ -282,7 +282,7 @@ class TableStore:
         return total
 
     def _add_up(self, rows: Rows, keys: Keys, old: pa.Array, new: pa.Array, places: _Places) -> None:
-        """Add what these changes make of the checksums."""
+        """Add the effect of these changes to the checksums."""
         were, are = _content(old), _content(new)
         changed = (now - before for now, before in zip(are.T, were.T, strict=True))
         local = rows - np.repeat(places.first, np.diff(keys.offsets))
@@ -293,7 +293,7 @@ class TableStore:
         self._arena.words[places.heads + _SUM] += upto[1:] - upto[:-1]
 
     def _sum_of(self, mapped: _Mapped) -> np.uint64:
-        total = np.zeros(1, np.uint64)  # an array wraps round silently
+        total = np.zeros(1, np.uint64)  # an array overflows without a warning
         for low in range(0, 1 << mapped.bits, _SCAN_ROWS):
             high = min(low + _SCAN_ROWS, 1 << mapped.bits)
             words = self._table[mapped.first + low : mapped.first + high].reshape(-1)
@@ -302,7 +302,7 @@ class TableStore:
         return np.uint64(total[0])
 
     def _sum_up(self, slice_: int) -> None:
-        """The checksum of a table, from its content."""
+        """Compute the checksum of a table from its content."""
         mapped = self._mapped[slice_]
         self._arena.words[mapped.at // WORD + _SUM] = self._sum_of(mapped)
         self._verified[slice_] = mapped.inode
@@ -328,13 +328,13 @@ class TableStore:
         )
 
     def _noted_beside(self, slices: list[int], headers: Mapping[int, Header], places: _Places) -> Words:
-        """Write headers beside those that are valid; returns the control words that make them so."""
+        """Write headers to the places that are not valid now; return the control words that make the new headers valid."""
         sides = ~(self._arena.words[places.heads + _CONTROL] >> _ONE) & _ONE
         found = [headers[slice_] for slice_ in slices]
         versions = np.array([header.version + 1 for header in found], np.uint64)
         after = versions << np.uint64(2) | sides << _ONE
         starts = places.heads + np.where(sides == 1, *(at // WORD for at in reversed(_NOTE_AT)))
-        for header in {id(header): header for header in found}.values():  # mostly one for all slices
+        for header in {id(header): header for header in found}.values():  # mostly one header for all slices
             mine = starts[[other is header for other in found]]
             note = np.frombuffer(_packed(header), np.uint64)
             self._arena.words[mine[:, None] + np.arange(len(note))] = note
@@ -351,7 +351,7 @@ class TableStore:
         return f"{self._folder}/{_name(slice_)}"
 
     def _current(self, slice_: int, inode: int | None) -> _Mapped | None:
-        """The table of the file that is there now: another process may have replaced it."""
+        """The table of the file that is there now, mapped again if another process has replaced the file."""
         known = self._mapped.get(slice_)
         if known is not None and known.inode == inode:
             return known
@@ -379,7 +379,7 @@ class TableStore:
         path, length = files.beside(self._path(slice_)), self._bytes(bits)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            # Blocks are taken now: on a full disk this raises, whereas a write through the mapping would kill the process.
+            # Allocate all blocks now: a full disk then raises an error, whereas a write through the mapping would kill the process.
             os.posix_fallocate(descriptor, 0, length)
             mapped = self._map(descriptor, bits)
         except OSError as error:
@@ -420,7 +420,7 @@ class TableStore:
     # -- growth --------------------------------------------------------------------------------------------------------
 
     def _make_room(self, slices: npt.NDArray[np.int32], coming: npt.NDArray[np.int64]) -> bool:
-        """Rebuild the tables that so many more keys would make too full; returns whether there were any."""
+        """Rebuild the tables that `coming` more keys would make too full; return whether a table was rebuilt."""
         grown = False
         for slice_, count in zip(slices.tolist(), coming.tolist(), strict=True):
             mapped = self._mapped[slice_]
@@ -431,7 +431,7 @@ class TableStore:
         return grown
 
     def _grow(self, slice_: int, old: _Mapped, coming: int) -> None:
-        """A larger table beside the old one, which is valid until the new one takes its name."""
+        """Build a larger table beside the old one; the old table is valid until the new one takes its name."""
         live = [(array_words(keys), array_words(values)) for keys, values in self.scan(slice_)]
         fresh = self._created(slice_, _bits_for(sum(len(keys) for keys, _ in live) + coming))
         self._mapped[slice_] = fresh
@@ -466,13 +466,13 @@ def _bits_for(count: int) -> int:
 
 
 def _content(values: pa.Array) -> Words:
-    """The words of values as a table holds them: zeros where there is none."""
+    """The words of values as a table holds the values; zeros for nulls."""
     words = array_words(values)
     return words if not values.null_count else np.where(presence(values)[:, None], words, np.uint64(0))
 
 
 def _digest(data: bytes) -> bytes:
-    """What goes between the length and the content of a header."""
+    """The checksum of a header's content, which is stored before the content."""
     return xxhash.xxh3_64_digest(data)[: WORD - 2]
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from headgate.state.fields import ManyByName, Part, Rows
 
 TIMERS = b"\xff\xff\xff\xfftimers"
-"""Rows with this prefix belong to no key: no key is that long."""
+"""Prefix of the rows of timers. A row of a key begins with the length of the key, and no key is as long as this prefix says."""
 _MINUTE_MS, _DAY = 60_000, 1440
 _TIMERS_A_ROW = 64
 
 
 class Timers:
-    """Times at which keys of one slice want to be called."""
+    """The timers of the keys of one slice."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._index = Part(rows, TIMERS)
-        """Days that have timers, and by day the minutes that have some."""
+        """Days that have timers, and for each day the minutes that have timers."""
         self._minutes: dict[int, ManyByName] = {}
 
     def set(self, key: bytes, at_ms: int) -> None:
@@ -41,7 +41,7 @@ class Timers:
         return [timer for day in days for minute in self._entries(b"%d" % day) for timer in self._in(minute)]
 
     def next_ms(self) -> int | None:
-        """When the next timer is due; None without timers."""
+        """The time of the next timer, in milliseconds; None without timers."""
         for day in self._entries(b""):
             for minute in self._entries(b"%d" % day):
                 return min(at_ms for at_ms, _ in self._in(minute))

@@ -24,7 +24,7 @@ def check_function(function: Callable[..., Any], arguments: Sequence[str], what:
     _refuse_factory(function)
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables written in C have none
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return
     try:
         signature.bind(*arguments)
@@ -37,7 +37,7 @@ def check_function(function: Callable[..., Any], arguments: Sequence[str], what:
 
 
 def _refuse_factory(function: Callable[..., Any]) -> None:
-    """`sinks.discard` instead of `sinks.discard()`."""
+    """Refuse `sinks.discard` in place of `sinks.discard()`."""
     module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
     if inspect.isfunction(function) and module.startswith(_FACTORIES) and "." not in name:
         kind = module.split(".")[2]
@@ -45,7 +45,7 @@ def _refuse_factory(function: Callable[..., Any]) -> None:
 
 
 def check_events(events: Events, time: str | None) -> None:
-    """Functions and state fields of a processor of events."""
+    """Check the functions and state fields of a processor of events."""
     check_function(events.on_event, EVENT, "on_event")
     if events.on_timer is not None:
         check_function(events.on_timer, TIMER, "on_timer")
@@ -73,7 +73,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def check_batches(batches: Batches) -> None:
-    """Function and state fields of a processor of batches."""
+    """Check the function and state fields of a processor of batches."""
     check_function(batches.on_batch, ("rows",), "on_batch")
     for name, kind in batches.state.items():
         choice(kind, f'state field "{name}"', ("int64", "float64"), GraphError)
@@ -82,7 +82,7 @@ def check_batches(batches: Batches) -> None:
 def checked_processor(
     job: str, operator: str, processor: Processor | Mapping[str, str], schema: str | None, time: str | None
 ) -> Processor | Any:
-    """The processor of a keyed operator, with aggregations parsed."""
+    """Return the checked processor of a keyed operator, with aggregations parsed."""
     from headgate.state.aggregate import Aggregate
     from headgate.state.operators import Batches, Events
 
@@ -163,7 +163,7 @@ def _check_lanes(node: Node) -> None:
 
 
 def check_place(node: Node, graph: Graph) -> None:
-    """Refuse a sink with readers, and an operator without."""
+    """Refuse a sink that operators read from, and any other operator that no operator reads from."""
     children = graph.children[node.name]
     if node.kind is Kind.SINK and children:
         raise GraphError(f'operator "{children[0]}" reads from "{node.name}", which is a sink and puts out nothing')

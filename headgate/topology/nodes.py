@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Writer = Callable[["DataFrame", int], None]
-"""Writes the rows of one epoch, given with the number of the epoch; after a crash, it is called again with the same number."""
+"""Writes the rows of one epoch, given the number of the epoch; after a crash, Headgate calls the writer again with the same number."""
 
 _ONCE = "reads_once"
 
@@ -31,11 +31,11 @@ def reads_once(write: Writer) -> bool:
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Names of jobs, operators and tenants: they become directories, pools and addresses."""
+"""Pattern of the names of jobs, operators and tenants, which become directories, pools and addresses."""
 LONGEST_NAME = 100
-"""Most characters of a name: directories that are named after it have more in their names, and a file system takes 255 bytes."""
+"""Most characters of a name: names of directories contain the name and more, and a file system allows 255 bytes."""
 RESERVED = "headgate-"
-"""Beginning of the names of Spark's pools, tables and tags that belong to Headgate itself."""
+"""Prefix of the names of Spark's pools, tables and tags that belong to Headgate itself."""
 
 
 def name_trouble(name: object) -> str:
@@ -54,13 +54,13 @@ class Kind(Enum):
 
     SOURCE = "source"
     TRANSFORM = "transform"
-    """DataFrames in, a DataFrame out; stays in the JVM."""
+    """Turns DataFrames into a DataFrame; stays in the JVM."""
     BATCHES = "batches"
-    """An iterator of Arrow record batches in, another one out."""
+    """Turns an iterator of Arrow record batches into another one."""
     EVENTS = "events"
-    """One row in, any number of rows out."""
+    """Turns one row into any number of rows."""
     KEYED = "keyed"
-    """A processor with state by key, cut into slices."""
+    """Processes rows with state by key, cut into slices."""
     SINK = "sink"
 
 
@@ -98,7 +98,7 @@ class Lossy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Any function that takes a session and returns a streaming DataFrame, as a source."""
+    """A source made of any function that takes a session and returns a streaming DataFrame."""
 
     function: Callable[[SparkSession], DataFrame]
     arrival: str | None = None
@@ -117,12 +117,12 @@ class Keyed:
 
     key: tuple[str, ...]
     slices: int | None = None
-    """Number of slices; None: by the most cores that the operator may use."""
+    """Number of slices; None: derived from the most cores that the operator may use."""
     version: int = 1
     time: str | None = None
-    """The column with the time of each event, which sets off timers; None: there are none."""
+    """The column with the time of each event, by which timers fall due; None: the operator has no event time."""
     lateness_ms: int = 0
-    """Time that timers wait for late events."""
+    """Milliseconds that timers wait for late events."""
     follows_clock: bool = True
     """Whether event time follows the clock while no row arrives."""
 
@@ -140,7 +140,7 @@ class Node:
     """Number of lanes; None: the lanes of its input, without an exchange in between."""
     max_lanes: int | None = None
     by: tuple[str, ...] = ()
-    """Rows with the same values in these columns meet in one lane."""
+    """Columns by which rows are partitioned: rows with the same values meet in one lane."""
     weight: float = 1.0
     dead_letter: str | None = None
     """Destination of rows on which the function raises an error; None: such a row fails the epoch."""

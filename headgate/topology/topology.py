@@ -85,9 +85,9 @@ class Topology:
         lanes: int | None = None,
         max_lanes: int | None = None,
     ) -> Stream:
-        """Rows from outside: one of `headgate.sources`, or any function that takes a session and returns a streaming DataFrame.
+        """Add a source: one of `headgate.sources`, or any function that takes a session and returns a streaming DataFrame.
 
-        `arrival` names the column that says when a row arrived; `headgate.sources` know theirs.
+        `arrival` names the column with the arrival time of a row; a source of `headgate.sources` knows its own column.
         """
         source = read if isinstance(read, Source) else Query(read, arrival)
         if (lanes is not None or max_lanes is not None) and not source.elastic:
@@ -115,9 +115,10 @@ class Topology:
         max_lanes: int | None = None,
         by: str | Iterable[str] = (),
     ) -> Stream:
-        """DataFrames in, a DataFrame out, in the order of the inputs.
+        """Add a function from DataFrames, in the order of the inputs, to a DataFrame.
 
-        Without `lanes` it runs in those of its input. `by` brings rows with the same values together, as a group or a join needs.
+        Without `lanes`, the function runs in the lanes of its input. `by` brings rows with the same values together, as a group or a join
+        needs.
         """
         node = Node(
             name, Kind.TRANSFORM, self._names(name, inputs), function, None, lanes, max_lanes, self._by(name, by)
@@ -125,7 +126,7 @@ class Topology:
         return self._add(node)
 
     def merge(self, name: str, *inputs: Input, lanes: int | None = None, max_lanes: int | None = None) -> Stream:
-        """The rows of all inputs, whose columns go by the same names."""
+        """Add an operator that puts out the rows of all inputs, with columns matched by name."""
         return self.transform(name, union, *inputs, lanes=lanes, max_lanes=max_lanes)
 
     def batches(
@@ -139,7 +140,10 @@ class Topology:
         max_lanes: int | None = None,
         by: str | Iterable[str] = (),
     ) -> Stream:
-        """An iterator of Arrow record batches in, another one out, with these columns; `lanes=None` shares its input's lanes."""
+        """Add a function from an iterator of Arrow record batches to another one with the columns of `schema`.
+
+        `lanes=None` shares the lanes of the input.
+        """
         node = Node(
             name, Kind.BATCHES, self._names(name, (source,)), function, schema, lanes, max_lanes, self._by(name, by)
         )
@@ -157,9 +161,9 @@ class Topology:
         by: str | Iterable[str] = (),
         dead_letter: str | None = None,
     ) -> Stream:
-        """One row (a dict) in; a dict, several, or None out.
+        """Add a function from one row (a dict) to a dict, several dicts, or None.
 
-        A row that the function raises on fails the epoch, or goes to the directory `dead_letter` with its reason.
+        A row on which the function raises an error fails the epoch, or goes to the directory `dead_letter` with the reason.
         """
         node = Node(
             name,
@@ -190,12 +194,12 @@ class Topology:
         lateness: str | float = 0,
         follows_clock: bool = True,
     ) -> Stream:
-        """State by key: aggregations such as `{"visits": "count", "spent": "sum(amount)"}`, or a processor of `headgate.state`.
+        """Add a keyed operator: aggregations such as `{"visits": "count", "spent": "sum(amount)"}`, or a processor of `headgate.state`.
 
-        Aggregations put out the keys that changed, with their new values; other processors put out the columns of `schema`. The state
-        is cut into `slices`, for good; lanes share them. `time` names the column of event times: timers up to the latest time
-        seen, less `lateness`, are due at the end of the next epoch. While nothing arrives, event time goes on with the clock;
-        `follows_clock=False` makes timers wait for the next row, as event times of long ago need it.
+        Aggregations put out the keys that changed, with their new values; other processors put out the columns of `schema`. The state is
+        cut into `slices`, which lanes share; later, only `headgate state split` changes their number. `time` names the column of event
+        times: timers up to the latest time seen, less `lateness`, are due at the end of the next epoch. While no row arrives, event time
+        advances with the clock; with `follows_clock=False`, timers wait for the next row, which suits event times of long ago.
         """
         whole = checked_processor(self.name, name, processor, schema, time)
         lateness_ms = round(1000 * self._lateness(name, lateness))
@@ -213,7 +217,7 @@ class Topology:
         max_lanes: int | None = None,
         weight: float = 1.0,
     ) -> None:
-        """A sink for rows: one of `headgate.sinks`, or a function that takes a DataFrame and the number of the epoch."""
+        """Add a sink: one of `headgate.sinks`, or a function that takes a DataFrame and the number of the epoch."""
         self._add(Node(name, Kind.SINK, self._names(name, (source,)), write, None, lanes, max_lanes, weight=weight))
 
     @property
@@ -224,7 +228,7 @@ class Topology:
     # -- views for the engine and the scheduler
 
     def graph(self) -> Graph:
-        """The operators as the scheduler sees them; raises if they do not form a job."""
+        """The operators as the scheduler sees them; raises an error if the operators do not form a job."""
         with about(f'job "{self.name}"', GraphError):
             graph = Graph.of(
                 *(Operator(node.name, node.inputs, node.weight, node.max_lanes) for node in self.nodes.values())
@@ -277,7 +281,7 @@ class Topology:
 
 
 def union(first: Any, *others: Any) -> Any:
-    """All rows of DataFrames whose columns go by the same names."""
+    """All rows of DataFrames, with columns matched by name."""
     for other in others:
         first = first.unionByName(other)
     return first

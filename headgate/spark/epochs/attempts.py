@@ -12,19 +12,19 @@ T = TypeVar("T")
 
 
 class Attempts:
-    """Which attempt is in flight, and whether it was cancelled."""
+    """Tracks which attempt is in flight, and whether the attempt was cancelled."""
 
     def __init__(self, sinks: Collection[str], cancel: Callable[[str], object]) -> None:
         self._sinks = sinks
         self._cancel = cancel
         """Cancels the Spark jobs with a tag."""
         self._tag = ""
-        """Of the attempt in flight; only the thread of the job's query replaces it."""
+        """Tag of the attempt in flight, empty without one; only the thread of the job's query replaces the tag."""
         self._cancelled = ""
         """The tag of the last attempt that was cancelled; only the supervisor replaces it."""
 
     def run(self, attempt: Callable[[int], T], may_go_on: Callable[[], bool]) -> T:
-        """Until an attempt ends that was not cancelled, or the job may not go on."""
+        """Run an attempt, and run the next one if the attempt was cancelled and the job may go on."""
         for number in itertools.count():
             try:
                 return attempt(number)
@@ -36,11 +36,11 @@ class Attempts:
         raise AssertionError  # the count has no end
 
     def _was_cancelled(self) -> bool:
-        """Whether the attempt in flight was; one that failed before it had a tag was not."""
+        """Whether the attempt in flight was cancelled; False for an attempt that failed before it had a tag."""
         return bool(self._tag) and self._cancelled == self._tag
 
     def begin(self, tag: str, number: int) -> str:
-        """The tag of this attempt, which is in flight from now on."""
+        """Begin the attempt with this number; return the tag of the attempt."""
         self._tag = f"{tag}-{number}" if number else tag
         return self._tag
 

@@ -1,7 +1,7 @@
-"""Carries out epochs: each by a plan that was built for it, or by a copy of one that was built for an epoch before.
+"""Runs epochs: each epoch with a plan that was built for it, or with a copy of a plan that was built for an earlier epoch.
 
-To build a plan, and to have Spark analyze and optimize it, takes most of the core time of an epoch with few rows. A plan that depends
-on nothing but the rows of its epoch lasts as long as the job has what it has, but no longer than `plan_s`.
+Building a plan, and having Spark analyze and optimize the plan, takes most of the core time of an epoch with few rows. A plan that depends
+on nothing but the rows of its epoch is used while allocation, hosts and routing stay the same, but no longer than `plan_s` seconds.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Epoch:
     stages: dict[str, tuple[Stage, ...]] = field(default_factory=dict)
     """The stages that each sink's action is expected to have."""
     finished_s: dict[str, float] = field(default_factory=dict)
-    """When each sink was done."""
+    """Wall time at which each sink was written, in seconds."""
     sent: dict[str, SentRows] = field(default_factory=dict)
-    """The rows that were sent to sinks on a cluster, to be compared with what readers find."""
+    """The rows that were sent to sinks on a cluster, to be compared with the rows that readers find."""
     _carried: dict[str, OperatorPlan] = field(default_factory=dict)
 
     @property
@@ -51,31 +51,31 @@ class Epoch:
         return self.plan.blueprint
 
     def rows(self, operator: str) -> DataFrame:
-        """What the operator puts out in this epoch."""
+        """The output of the operator in this epoch."""
         found = self._carried[operator] = self.plan.of(operator)
         return found.carry(self.batch)
 
     def counted(self) -> Counted:
-        """What the operators have counted, after the sinks were written."""
+        """The counts of all operators; complete once the sinks are written."""
         return reduce(or_, (one.counted(self.batch) for one in self._carried.values()))
 
 
 PLANS = 3
-"""Plans that are kept: those of an epoch that is observed whole, by a sample, and not at all."""
+"""Number of plans that are kept: for epochs that observe all arrival times, a sample, or none."""
 
 
 class Plans:
     """The plans of the last epochs of one start. Owner: the thread of the job's query."""
 
     def __init__(self, blueprint: Blueprint, plan_s: float) -> None:
-        """Functions on DataFrames are called again for the first epoch that begins so long after their last call."""
+        """`plan_s` is the longest use of a plan in seconds: afterwards, functions on DataFrames are called again."""
         self._blueprint = blueprint
         self._plan_s = plan_s
         self._known: list[tuple[Any, float, EpochPlan]] = []
-        """What each was built for, and when; the newest one first."""
+        """For each plan, newest first: the conditions that the plan was built for, the time of the build, and the plan."""
 
     def epoch(self, spec: EpochSpec, batch: DataFrame) -> Epoch:
-        """The epoch with this input; nothing runs yet."""
+        """Prepare the epoch with this input, with a known plan or a new one; nothing runs yet."""
         partitions, now_s = self._blueprint.gateway.partitions(batch), time.monotonic()
         for node in self._blueprint.topology.nodes.values():
             if node.kind is Kind.KEYED and self._blueprint.keyed is not None:
@@ -99,7 +99,7 @@ class Plans:
 
 @contextmanager
 def written(sink: str, graph: Graph) -> Iterator[None]:
-    """Rows are read when a sink is written: what a source does wrong must not be blamed on the sink."""
+    """Attribute an error while a sink is written: to the operator that it names, to the source if reading failed, or else to the sink."""
     try:
         yield
     except Exception as error:
@@ -124,7 +124,7 @@ def write(epoch: Epoch, sink: str, writing: Writing) -> None:
 
 
 def commit_state(epoch: Epoch, keyed: KeyedStates) -> None:
-    """The sinks are written: state that goes with them counts from now on. Lanes whose output no sink has read to the end run now."""
+    """Run the lanes that no sink has read to the end, then commit the epoch's state; to be called once the sinks are written."""
     number = epoch.spec.number
     for name in keyed.missing(number):
         with named(name):
@@ -133,7 +133,7 @@ def commit_state(epoch: Epoch, keyed: KeyedStates) -> None:
 
 
 def check_written(epoch: Epoch, writing: Writing) -> None:
-    """Sinks on a cluster that can count their rows have every row that was sent to them; to be called before Spark's commit."""
+    """Check that sinks that can count their rows have every row sent on a cluster; to be called before Spark's commit."""
     for sink, counted in epoch.sent.items():
         sent = counted.read()
         function = epoch.blueprint.topology.nodes[sink].function
@@ -143,19 +143,19 @@ def check_written(epoch: Epoch, writing: Writing) -> None:
 
 
 def _compute(rows: DataFrame, epoch: Epoch) -> DataFrame:
-    """Rows that a writer may look at as often as it likes: each is computed, and counted, once."""
+    """Persist and compute rows, so that a writer may read the rows any number of times and each row is counted once."""
     epoch.kept.append(rows.persist())
     jvm.compute(rows)
     return rows
 
 
 def sink_tag(tag: str, sink: str) -> str:
-    """Marks the Spark jobs of one sink."""
+    """The tag of the Spark jobs that write one sink."""
     return f"{tag}-{sink}"
 
 
 def release(epoch: Epoch) -> None:
-    """Give back what was kept for the epoch."""
+    """Release the DataFrames that were persisted for the epoch."""
     for rows in (*epoch.kept, *epoch.plan.kept):
         rows.unpersist()
 

@@ -48,27 +48,27 @@ class Grants:
         self._patience = patience_of(settings)
         alone = len(context.graph.sources) == 1 and not context.topology.has_timers
         self._wait_s = settings.wait_s if alone else 0.0
-        """Spark asks the sources of a job one after another: one that waits would hold up the others."""
+        """Seconds that the source may wait for rows: 0 for jobs with timers, and for several sources, which Spark asks in turn."""
         self._limits = RowLimits(context.graph.sources, settings)
         self._lock = threading.Lock()
 
     def renew(self) -> Grant:
-        """The same grant under a new version, for a start: the counters of the start begin at zero."""
+        """Give the grant a new version at a start of the job, so that the counters of the start begin at zero."""
         return self._change(lambda now: replace(now, version=now.version + 1))
 
     def set_allocation(self, allocation: JobAllocation) -> None:
         self._change(lambda now: replace(now, version=now.version + 1, allocation=allocation))
 
     def set_read_limit(self, rows: int | None) -> None:
-        """A limit that a person sets replaces the limit of the allocation."""
+        """Set the limit of a person, in rows per epoch, which replaces the limit of the allocation."""
         self._change(lambda now: replace(now, read_limit=rows, allocation=replace(now.allocation, read_limit=None)))
 
     def set_share(self, share: int) -> None:
-        """A share that a person sets replaces the share of the allocation."""
+        """Set the share of a person, which replaces the share of the allocation."""
         self._change(lambda now: replace(now, declared_share=share, allocation=replace(now.allocation, share=None)))
 
     def adjust_rows(self, sent: Mapping[str, int], arrived: Mapping[str, float], took_s: float) -> None:
-        """Change the rows per epoch after an epoch with these rows that took so long."""
+        """Adjust the rows per epoch after an epoch that sent these rows and took `took_s` seconds."""
         with self._lock:
             self._limits.adjust(sent, arrived, took_s)
             self._write_levers()
@@ -80,7 +80,7 @@ class Grants:
             return self.current
 
     def _write_levers(self) -> None:
-        """Under the lock, so that the newest grant is written last."""
+        """Write the levers of all sources. The caller holds the lock, so that the newest grant is written last."""
         lanes, most = self.current.allocation.lanes, self.current.most_rows
         for name in self._context.graph.sources:
             rows = self._limits.rows_of(name)

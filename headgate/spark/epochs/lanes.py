@@ -22,12 +22,12 @@ Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 METERED = "meter_"
 EPOCH = "streaming.sql.batchId"
-"""The property by which Spark tells a task the number of its epoch: a lane is the same in every epoch, and planned once."""
+"""Spark property with the number of a task's epoch: a lane is planned once, and is the same in every epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """A lane under a name that Spark shows in its plan: by it, the rows that Spark counts are known as this lane's."""
+    """A lane under a name that Spark shows in its plan, by which Spark's row counts are attributed to the lane."""
 
     lane: Batches
     meter: int
@@ -45,11 +45,11 @@ MOST_TRACE = 4_000
 
 
 class LaneError(Exception):
-    """What a lane did wrong, in one sentence that names its operator."""
+    """An error of a lane, in one sentence that names the lane's operator."""
 
 
 def with_trace(lane_error: LaneError, error: BaseException) -> LaneError:
-    """The error of a lane with the stack trace of its cause as a note: Spark drops causes, and keeps notes."""
+    """Add the stack trace of the cause to a lane's error as a note: Spark drops causes, and keeps notes."""
     lane_error.add_note("".join(traceback.format_exception(error))[-MOST_TRACE:])
     return lane_error
 
@@ -60,7 +60,7 @@ class TransientLaneError(LaneError):
 
 @dataclass(frozen=True, slots=True)
 class BatchLane:
-    """A function from record batches to record batches, held to the columns it declared."""
+    """A function from record batches to record batches, with its output checked against the declared columns."""
 
     operator: str
     function: Batches
@@ -118,7 +118,7 @@ class BatchLane:
 
 @dataclass(frozen=True, slots=True)
 class EventLane:
-    """A function from one row to any number of rows; rows it raises on may go aside."""
+    """A function from one row to any number of rows; a row on which the function raises an error goes to `dead_letter`, if that is set."""
 
     operator: str
     function: Callable[[Mapping[str, Any]], Any]
@@ -139,7 +139,7 @@ class EventLane:
             if not all(isinstance(row, Mapping) for row in rows):
                 raise TypeError(f"it put out {put_out!r:.100}; it must put out a dict, several, or None")
             if self.dead_letter is not None:
-                as_batch(rows, self.schema)  # a row that does not fit goes aside alone
+                as_batch(rows, self.schema)  # only the row that does not fit goes to `dead_letter`
             return rows
         except Exception as error:
             reason = str(error) if isinstance(error, MisfitError) else f"{type(error).__name__}: {error}"
@@ -156,7 +156,7 @@ class EventLane:
             raise LaneError(f'operator "{self.operator}": {error}') from None
 
     def _set_aside(self, bad: list[str]) -> None:
-        """One file per epoch and lane, written as a whole: a lane that runs again replaces it."""
+        """Write failed rows to one file per epoch and lane, as a whole: a lane that runs again replaces the file."""
         from pyspark import TaskContext
 
         context = TaskContext.get()

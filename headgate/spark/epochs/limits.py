@@ -9,13 +9,13 @@ from headgate.config import SparkSettings
 from headgate.core.epoch_cost import EpochCost
 
 LEAST_ROWS = 10
-"""Rows that every epoch may read."""
+"""Fewest rows of a source that a row limit allows."""
 CATCH_UP = 1.2
-"""An epoch may read this many times the rows that arrived since the epoch before: an epoch that is slow for other reasons must not
-fall behind."""
+"""An epoch may read the rows that arrived since the previous epoch times this factor: an epoch that is slow for other reasons must
+not fall behind."""
 LONGER = 2.0
-"""An epoch never reads so many rows that it takes this many times the longest time, unless its fixed part alone does: with too few
-lanes, each epoch would take longer than the one before, and more lanes would come only after it."""
+"""An epoch never reads so many rows that the epoch takes this multiple of `longest_epoch_s`, unless the fixed part of the epoch alone does.
+Without this limit, each epoch of a job with too few lanes would take longer than the previous epoch and delay the start of more lanes."""
 
 
 class RowLimits:
@@ -33,7 +33,7 @@ class RowLimits:
         return self._rows.get(source, self._settings.first_rows)
 
     def adjust(self, sent: Mapping[str, int], arrived: Mapping[str, float], took_s: float) -> None:
-        """Allow the rows that take the longest time of an epoch, or the rows that arrive, within limits."""
+        """Set the read limits to the rows that take the longest duration of an epoch, or to the rows that arrive, within bounds."""
         rows, longest_s = sum(sent[name] for name in self._sources), self._settings.longest_epoch_s
         self._cost = self._cost.after(rows, took_s)
         factor = self._cost.rows_in(longest_s) / rows if rows else 0.0

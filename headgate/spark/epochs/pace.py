@@ -1,4 +1,4 @@
-"""Pace of one start: when each epoch begins, and when no epoch begins any more."""
+"""Pace of one start of a job: when each epoch begins, and when no further epoch begins."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from headgate.spark.epochs.phases import Phases
 
 SLOWER = 1.1
-"""From one epoch to the next, Spark's own time is believed to grow by this factor at most."""
+"""Largest growth of the estimate of Spark's own time from one epoch to the next, as a factor."""
 
 
 class Stopped(Exception):
-    """Ends a query from inside its callback: `query.stop()` during a callback prints a stack trace."""
+    """Raised inside a query's callback to end the query: `query.stop()` during a callback prints a stack trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ class Moment:
 
 
 class Pace:
-    """The pace of one start. A start never gets the pace of another: a thread that outlives its start finds it stopped for ever.
+    """The pace of one start of a job. Each start has its own pace: a thread that outlives its start finds that pace stopped for ever.
 
     Owner: the thread of the query. Any thread may stop, cut off or wake.
     """
 
     def __init__(self, job: str = "", phases: Phases | None = None) -> None:
-        """Without phases, an epoch starts when it is due, whatever other jobs do."""
+        """Without phases, an epoch starts when the epoch is due, whatever other jobs do."""
         self._job, self._phases = job, phases or Phases(0.0)
         self.overhead_s = 0.0
-        """Spark's own time per epoch, for offsets, log and commit."""
+        """Spark's own time per epoch, for offsets, log and commit, in seconds."""
         self._ended_s: float | None = None
-        """When the last epoch ended."""
+        """Monotonic time at which the last epoch ended; None before the first one."""
         self._idle = threading.Event()
         self._idle.set()
         self._stopping = threading.Event()
@@ -59,7 +59,7 @@ class Pace:
         return self._stopping.is_set()
 
     def begin(self) -> Moment:
-        """An epoch begins, unless the start is stopped."""
+        """Begin an epoch; raise `Stopped` if the start is stopped."""
         if self.is_stopping:
             raise Stopped
         self._idle.clear()
@@ -71,12 +71,12 @@ class Pace:
         return now
 
     def end(self) -> None:
-        """The epoch in flight has ended, with or without an error."""
+        """End the epoch in flight, with or without an error."""
         self._ended_s = time.monotonic()
         self._idle.set()
 
     def wait(self, started: Moment, pace_s: Callable[[], float | None]) -> None:
-        """Until the pace lets the next epoch begin; a new pace counts at once."""
+        """Wait until the pace lets the next epoch begin; a new pace counts at once."""
         has_s = pace_s() or 0.0
         self._phases.note_start(self._job, started.at_s, has_s)
         start_s: float | None = None
@@ -86,14 +86,14 @@ class Pace:
             due_s = started.at_s + has_s - self.overhead_s
             until_s = start_s if start_s is not None and has_s == before_s else self._phases.choice_s(due_s, has_s)
             if until_s <= now_s and start_s != until_s and due_s > now_s:
-                # Late, so that the other jobs have chosen by then: an epoch that is overdue starts at once.
+                # Choose late, after the other jobs have chosen; an epoch that is overdue starts at once.
                 start_s = until_s = self._phases.chosen_s(self._job, due_s, has_s)
             if until_s <= now_s or self.is_stopping:
                 return
             self._wake.wait(until_s - now_s)
 
     def wake(self) -> None:
-        """The pace may have changed."""
+        """Wake a thread that waits, because the pace may have changed."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ class Pace:
         self._wake.set()
 
     def cut_off(self) -> None:
-        """The epoch in flight must not take effect any more."""
+        """Keep the epoch in flight from taking effect, and begin no other."""
         self._cut_off.set()
         self.stop()
 

@@ -1,4 +1,4 @@
-"""When each job starts its next epoch, for all jobs of an engine: each job chooses a moment at which few others start."""
+"""Phases of all jobs of an engine: each job starts its next epoch at a moment at which few other jobs start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.core.phases import fair_gap_s, spread_start_s
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """When a job starts its next epoch, in monotonic time, and its pace."""
+    """The start of a job's next epoch, in monotonic time, and the pace of the job, in seconds."""
 
     next_s: float
     pace_s: float
@@ -20,22 +20,22 @@ class Phases:
     """The phase of each job. Owner: its lock."""
 
     def __init__(self, slack: float) -> None:
-        """Epochs may start earlier than due by this share of the pace of their job."""
+        """`slack` is the share of a job's pace by which an epoch may start before it is due."""
         self._slack = slack
         self._lock = threading.Lock()
         self._phases: dict[str, Phase] = {}
 
     def note_start(self, job: str, at_s: float, pace_s: float) -> None:
-        """An epoch of the job began: the next one is expected after its pace."""
+        """Note that an epoch of the job began: the next epoch is expected one pace later."""
         with self._lock:
             self._phases[job] = Phase(at_s + pace_s, pace_s)
 
     def choice_s(self, due_s: float, pace_s: float) -> float:
-        """From when on the start of an epoch that is due can be chosen."""
+        """The earliest moment at which the start of an epoch that is due at `due_s` can be chosen."""
         return due_s - self._slack * pace_s
 
     def chosen_s(self, job: str, due_s: float, pace_s: float) -> float:
-        """When the job is to start an epoch that is due; the other jobs take this into account."""
+        """Choose a start, apart from the starts of other jobs, for an epoch that is due at `due_s`; other jobs avoid the choice."""
         with self._lock:
             others = [phase for other, phase in self._phases.items() if other != job]
             gap_s = fair_gap_s([pace_s, *(other.pace_s for other in others)])
@@ -44,6 +44,6 @@ class Phases:
             return start_s
 
     def forget(self, job: str) -> None:
-        """The job is stopped."""
+        """Forget the phase of a job that is stopped."""
         with self._lock:
             self._phases.pop(job, None)

@@ -1,8 +1,8 @@
-"""Hosts of lanes: each lane belongs to a host, and a new allocation moves it between two epochs.
+"""Hosts of lanes: each lane belongs to a host, and a new allocation moves lanes between two epochs.
 
-Spark runs a task where it likes, unless a partition that it reads says where it would rather be; then Spark waits for a slot there, for a
-while. So the rows of each lane are put beside an empty partition that lies on the lane's host: those of a source as they are, those of
-an exchange by a union of two sides with the same partitioning. The empty side adds neither a row nor a task.
+Spark runs a task on any host, unless a partition that the task reads prefers a host; then Spark waits a while for a slot on that host. So
+the rows of each lane are put beside an empty partition that lies on the lane's host: rows of a source directly, rows of an exchange by a
+union of two sides with the same partitioning. The empty side adds neither a row nor a task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LANE = "_lane"
-"""Column that rows without a key of their own are brought to their lanes by."""
+"""Column by which rows without a key are partitioned into lanes."""
 
 Hosts = Sequence[str]
 """The host of each lane."""
@@ -46,43 +46,43 @@ class Places:
         self._nothing = java.scala.Option.empty()
         self._frame = java.org.apache.spark.sql.classic.Dataset.ofRows
         self._empty_on: dict[tuple[str, ...], Any] = {}
-        """Empty partitions, by their hosts: each epoch has the same."""
+        """Empty partitions by their hosts, cached because each epoch has the same."""
         self._turns: dict[int, Column] = {}
-        """The label of the lane whose turn it is, by the number of lanes."""
+        """The column of labels in turn, by the number of lanes."""
 
     def source(self, batch: DataFrame, hosts: Hosts) -> DataFrame:
-        """An epoch's input, which Spark hands over as an RDD, with each of its partitions read on the host named for it."""
+        """Locate each partition of an epoch's input, which Spark passes as an RDD, on the host named for the partition."""
         plan = jvm.input_plan(batch)
         both = self._sequence([self._empty(hosts), plan.rdd()])
         placed = self._union(self._context, both, len(hosts), self._tag)
         return self._framed(batch.sparkSession, plan.output(), placed, plan.outputPartitioning())
 
     def in_lanes(self, rows: DataFrame, by: Sequence[str], hosts: Hosts, ordered: bool) -> DataFrame:
-        """The rows in as many lanes as there are hosts named, rows with the same values of `by` together, or all in turn.
+        """Partition rows into one lane per host: rows with the same values of `by` together, or without `by` in turn.
 
-        `ordered`: the rows come in the same order when Spark reads them again, as those of a source do; others are put in one, so that
-        each finds the same lane even then.
+        `ordered` says that Spark reads the rows in the same order again, as with rows of a source. Other rows are sorted first, so that
+        each row goes to the same lane again.
         """
         lanes = len(hosts)
         keys = tuple(by) or (LANE,)
         if not by:
             rows = (rows if ordered else _in_order(rows)).withColumn(LANE, self._turn(lanes))
         beside = self._beside(rows, keys, hosts).union(rows.repartition(lanes, *keys))
-        # Spark removes unread columns as early as it can: before the union, if it were not for this filter that is
-        # always true. Without them Spark would not know any more that both sides have the same partitioning.
+        # Spark removes unread columns as early as possible. Without this filter, which is always true, Spark would remove the keys before
+        # the union and no longer know that both sides have the same partitioning.
         kept = beside.where(" + ".join(f"int(isnull(`{key}`))" for key in keys) + " + spark_partition_id() >= 0")
         return kept if by else kept.drop(LANE)
 
     def marks(self, session: SparkSession, schema: str, rows: Sequence[Sequence[int]], hosts: Hosts) -> DataFrame:
-        """A row of numbers on each of these hosts, partitioned by its first column, which hashes to the number of the row."""
+        """One row of numbers on each of these hosts, partitioned by the first number, which hashes to the index of the row."""
         output = self._attributes(jvm.dataset(session.createDataFrame([], schema)).schema())
         located = self._located([self._row(self._sequence(list(row))) for row in rows], hosts)
         return self._framed(session, output, located, self._by([output.head()], len(hosts)))
 
     def _beside(self, rows: DataFrame, keys: Sequence[str], hosts: Hosts) -> DataFrame:
-        """The same columns without any row; of no row, any partitioning is true.
+        """The same columns without any row, on the hosts; any partitioning is true of no rows.
 
-        All may be null: of a column that cannot be, Spark would know what the filter above asks.
+        All columns are nullable: for a column without nulls, Spark would know the result of the filter in `in_lanes`.
         """
         output = self._attributes(jvm.dataset(rows).schema().asNullable())
         names = [name.casefold() for name in rows.columns]
@@ -90,7 +90,7 @@ class Places:
         return self._framed(rows.sparkSession, output, self._empty(hosts), self._by(by, len(hosts)))
 
     def _by(self, keys: Sequence[Any], lanes: int) -> Any:
-        """As an exchange has it: of one lane, Spark says that it is one, and nothing of keys."""
+        """The partitioning that Spark's exchange has: one lane is a single partition without keys."""
         return self._single if lanes == 1 else self._hashed(self._sequence(list(keys)), lanes)
 
     def _turn(self, lanes: int) -> Column:
@@ -99,7 +99,7 @@ class Places:
         return self._turns[lanes]
 
     def _empty(self, hosts: Hosts) -> Any:
-        """Spark has no empty partitions that lie somewhere; of partitions with a row, a sample of nothing does."""
+        """Empty partitions on these hosts, as an empty sample of rows: Spark gives no host to partitions that are empty from the start."""
         key = tuple(hosts)
         if key not in self._empty_on:
             if len(self._empty_on) >= MOST_KEPT:
@@ -128,16 +128,16 @@ class AvailableHosts:
     places: Places | None = None
     """None on the embedded Spark, which is one host."""
     first: int = 0
-    """Which of them its lanes begin with."""
+    """Index of the host at which the lanes of the job begin."""
     vacated: frozenset[str] = frozenset()
     """Hosts that no lane of any job should be on."""
     started_s: float = 0.0
-    """When Spark started, in monotonic time: soon after that, its hosts are there or gone."""
+    """Monotonic time at which Spark started, in seconds; a host that is missing soon afterwards is gone."""
     problems: tuple[str, ...] = ()
     """A sentence for each host that the job cannot use."""
 
     def hosts(self, lanes: int, avoided: Sequence[str]) -> Hosts:
-        """The host of each lane; empty where there is no choice, or Spark has it."""
+        """The host of each lane; empty on the embedded Spark and with fewer than two hosts."""
         if self.places is None or len(self.cores) < 2:
             return ()
         return lane_hosts(lanes, self.cores, in_turn(self.cores, {*avoided, *self.vacated}, self.first))
@@ -150,7 +150,7 @@ MOST_KEPT = 100
 
 
 def _in_turn(lanes: int) -> Column:
-    """The label of the lane whose turn it is; partitions begin with different lanes."""
+    """The column of labels in turn; partitions begin with different lanes."""
     names = F.expr(f"array({','.join(map(str, labels(lanes)))})")
     return F.get(names, F.pmod(F.monotonically_increasing_id() + F.spark_partition_id(), F.lit(lanes)).cast("int"))
 

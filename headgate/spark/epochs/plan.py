@@ -1,8 +1,8 @@
 """The plan of epochs, built from the topology and the current allocation of the job: a reconfiguration changes the allocation alone.
 
-A plan that depends on nothing but the rows of its epoch is built once, and carried out for many epochs (`carrying`).
+A plan that depends on nothing but the rows of its epoch is built once and used for many epochs (see `carrying`).
 
-Exchanges are put in only where an operator has lanes of its own; what several operators read is kept for the epoch, so that
+The plan has exchanges only for operators with lanes of their own. Rows that several operators read are persisted for the epoch, so that
 nothing is computed twice.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 TAG = "_source"
-"""Column with the source of a row, in a stream of several sources."""
+"""Column with the name of a row's source, in a stream of several sources."""
 
 DRY = -1
 """Number of the epoch that is built only to look at its plan."""
@@ -45,7 +45,7 @@ Stage = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The rows an operator puts out, and the stages that make them: those before the last exchange, and the one after."""
+    """The output rows of an operator, and the stages that compute the rows: those before the last exchange, and the one after."""
 
     rows: DataFrame
     before: tuple[Stage, ...]
@@ -66,11 +66,12 @@ class PlanShape:
     narrow: frozenset[str] = frozenset()
     """Operators that leave rows in the partitions they came in."""
     keeping: frozenset[str] = frozenset()
-    """Operators that put out a row for every row that comes in: there is nothing to count."""
+    """Operators that put out exactly one row per input row, so that a count is not needed."""
     observed: Mapping[str, str | None] = field(default_factory=dict)
-    """Operators at which rows are observed, with the column of their arrival: sinks whose rows have the column, and sources of other sinks.
+    """Operators at which rows are observed, with the column of arrival times: sinks with the column in their rows, and sources of other
+    sinks.
 
-    None where Spark looks at rows twice, to find the ranges of a sort: an observation counts them once.
+    The column is None where Spark reads rows twice, to find the ranges of a sort: an observation counts each row once.
     """
 
 
@@ -78,7 +79,7 @@ UNKNOWN = PlanShape()
 
 
 class Observing(Enum):
-    """The arrival times of an epoch that are sampled."""
+    """Which arrival times of an epoch are observed."""
 
     ALL = "all"
     SAMPLE = "a sample"
@@ -143,7 +144,7 @@ class EpochPlan:
 
 
 def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Several sources as one stream: every row has its source's columns in a struct of that name, the others empty."""
+    """Several sources as one stream: every row has the columns of its source in a struct named after the source; other structs are null."""
     from pyspark.sql import functions as F
 
     if len(frames) == 1:
@@ -164,7 +165,7 @@ def tagged_union(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def build(blueprint: Blueprint, spec: EpochSpec, batch: DataFrame) -> EpochPlan:
-    """The rows of every operator for this epoch. Nothing runs yet, and a plan of the epoch `DRY` never runs."""
+    """Plan the rows of every operator for this epoch. Nothing runs yet, and a plan of the epoch `DRY` never runs."""
     epoch, graph = EpochPlan(blueprint, spec, batch), blueprint.graph
     whole = _sources_of(batch, epoch)
     for name in graph.operators:
@@ -185,7 +186,7 @@ def named(operator: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = reason_of(error)
-        # Lanes run when a sink is written; what they raise names its own operator.
+        # Lanes run when a sink is written; an error of a lane names the lane's own operator.
         known = reason.startswith('operator "')
         raise EngineError(reason if known else f'operator "{operator}": {reason}') from error
 
@@ -200,7 +201,7 @@ def named_source(graph: Graph) -> str:
 
 
 def _sources_of(batch: DataFrame, epoch: EpochPlan) -> DataFrame:
-    """The input of the epoch; kept if several sources are cut out of it."""
+    """The input of the epoch, persisted if the rows of several sources are selected from it."""
     if len(epoch.blueprint.graph.sources) == 1:
         return batch
     epoch.kept.append(batch.persist())
@@ -318,7 +319,7 @@ def arrow_schema(ddl: str) -> pa.Schema:
 
 
 def _meter(node: Node, frame: Frame, epoch: EpochPlan) -> Frame:
-    """Its rows, counted, or their arrival times observed, which counts them as well; a sink's number is known from before it."""
+    """Count the operator's rows, or observe arrival times, which counts rows too; rows of a sink are counted before the sink."""
     rows, blueprint, observing = frame.rows, epoch.blueprint, epoch.spec.observing
     arrival = blueprint.shape.observed.get(node.name)
     timed = arrival is not None and observing is not Observing.NONE
@@ -341,7 +342,7 @@ def _keep(frame: Frame, epoch: EpochPlan) -> Frame:
 
 
 def shape(epoch: EpochPlan) -> PlanShape:
-    """The shape of every epoch's plan, from an epoch that was built without knowing it."""
+    """The shape of every epoch's plan, derived from an epoch that was built without a shape."""
     topology, graph = epoch.blueprint.topology, epoch.blueprint.graph
     plans = {name: LogicalPlan.of(frame.rows) for name, frame in epoch.frames.items()}
     narrow = frozenset(name for name, frame in epoch.frames.items() if plans[name].is_narrow(len(frame.before)))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
-    """What all starts of a job share; each part has its own lock."""
+    """The parts that all starts of a job share; each part has its own lock."""
 
     context: JobContext
     grants: Grants
@@ -72,13 +72,13 @@ class EpochRunner:
         self.traces = EpochTraces(context.shared.traces, context.name, context.topology.tenant, timeline.committed_s)
         self.attempts = Attempts(parts.context.graph.sinks, self._cancel_jobs)
         self.error: BaseException | None = None
-        """What the last epoch raised."""
+        """The error of the last failed epoch; None without one."""
         self._connection: Any = None
-        """The connection by which Spark calls."""
+        """The connection over which Spark calls `run`."""
 
     def run(self, batch: DataFrame, number: int) -> None:
-        """Spark's callback for each epoch."""
-        work_for(self._context.name, number)  # what the thread logs later is about this epoch too, such as its error
+        """Run one epoch: Spark's callback."""
+        work_for(self._context.name, number)  # later log lines of the thread, such as its error, name this epoch
         self.epoch = number
         self.traces.send()
         self._connection = jvm.connection_of_thread()
@@ -105,7 +105,7 @@ class EpochRunner:
             self._pace.end()
 
     def disconnect(self) -> None:
-        """End the thread and the connection that Spark called by: Py4J keeps both after the query has ended."""
+        """End the thread and the connection over which Spark called: Py4J keeps both after the query has ended."""
         self.traces.send(at_end=True)
         connection, self._connection = self._connection, None
         if connection is not None and connection.socket is not None:
@@ -116,7 +116,7 @@ class EpochRunner:
         self._context.spark.sparkContext.cancelJobsWithTag(tag)
 
     def _survives(self, error: Exception) -> bool:
-        """Whether an epoch that failed this way is planned again at once."""
+        """Whether to plan an epoch that failed with this error again at once."""
         keyed = self._blueprint.keyed
         return keyed is not None and not self._pace.is_stopping and keyed.may_go_on(error)
 
@@ -142,7 +142,7 @@ class EpochRunner:
         return sum(measured.sent[source] for source in context.graph.sources)
 
     def _cluster(self) -> AvailableHosts:
-        """The hosts of the moment; waits for a first one, because Spark would run the epoch on whichever host comes."""
+        """The hosts available now, after a wait for a first host: without hosts, Spark would run the epoch on any host that registers."""
         found = self._context.cluster()
         if found.places is not None:
             await_hosts(self._context.cluster, (), 0.0)
@@ -158,7 +158,7 @@ class EpochRunner:
         return EpochTiming(number, started.wall_s - self._pace.overhead_s, rows, tuple(watch.spans))
 
     def _trace_failure(self, number: int, started: Moment, watch: Stopwatch, error: BaseException) -> None:
-        """A start that ends has not failed. What goes wrong here must not hide the error."""
+        """Trace a failed epoch, unless the start is ending; an error of the trace must not hide the error of the epoch."""
         if not self._pace.is_stopping:
             watch.lap(EpochPart.FAILED)
             with suppress(Exception):
@@ -186,7 +186,7 @@ class EpochRunner:
         return session.shuffling(batch.sparkSession, max(allocation.lanes.values(), default=1))
 
     def _after(self, sent: Mapping[str, int], took_s: float) -> None:
-        """What follows from a finished epoch: row limits, and notices that begin or end."""
+        """Update the row limits and the notices after a finished epoch."""
         sources, notices = self._context.graph.sources, self._parts.notices
         elastic = [name for name in sources if self._context.source(name).elastic]
         self._parts.grants.adjust_rows(sent, self._parts.inflows.ask(elastic), took_s)
@@ -194,7 +194,7 @@ class EpochRunner:
         notices.set(About.LOSSES, "; ".join(text for name in sources if (text := self._losses(name))))
 
     def _losses(self, name: str) -> str:
-        """Rows that a source had to leave out, which are shown for as long as the job runs."""
+        """A sentence about the rows that a source left out, shown for as long as the job runs; empty without a loss."""
         source = self._context.source(name)
         text = source.losses(self._context.place_of(name)) if isinstance(source, Lossy) else ""
         return f'operator "{name}": {text}' if text else ""

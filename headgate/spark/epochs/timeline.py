@@ -1,8 +1,8 @@
 """The durable record of a job's epochs: Spark's plan of an epoch survives a power cut before the epoch has an effect.
 
 Spark replaces the files of its offset and commit log without forcing them to disk, while sinks and keyed state are durable: after a
-power cut its log may be behind them, or hold empty files. An epoch that Spark then planned afresh would have other rows than the one
-whose number sinks and state know already. So each epoch begins with a record that holds Spark's own entries as they are:
+power cut, Spark's log may be behind sinks and state, or hold empty files. If Spark then planned an epoch again, the epoch would have other
+rows than sinks and state already hold under its number. So each epoch begins with a record that holds Spark's own entries unchanged:
 
     epochs/000000000012.json    offsets of epoch 12, Spark's commit of epoch 11, and the id of the query
 
@@ -28,31 +28,31 @@ CHECKPOINT = "checkpoint"
 RECORDS = "epochs"
 SOURCES = "sources"
 KEPT = 10
-"""Records that are kept. Spark reads the entries of the newest epoch and of the one before; the others are for people who look."""
+"""Number of records that are kept. Spark reads the entries of the newest epoch and of the one before; older records are for diagnosis."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """What Spark's checkpoint holds when an epoch begins."""
+    """The entries of Spark's checkpoint when an epoch begins."""
 
     epoch: int
     offsets: bytes
-    """Where each source begins and ends, as Spark wrote it."""
+    """Spark's offsets of the epoch, as Spark wrote them."""
     commit: bytes | None
     """Spark's commit of the epoch before; None for the first one."""
     metadata: bytes | None
-    """The id of the query, by which sinks know the job."""
+    """Spark's metadata with the id of the query, by which sinks identify the job; None without the file."""
 
 
 class Timeline:
-    """The record of one job. Owner: the thread that starts the query, then the thread of the query."""
+    """The epoch records of one job. Owner: the thread that starts the query, then the thread of the query."""
 
     def __init__(self, place: Path, durable: str | None = None) -> None:
-        """`durable` is the folder of the records, if they are not in the directory of the job."""
+        """`durable` is the folder of the records; None: the directory of the job."""
         self._log, self._elsewhere = place / CHECKPOINT, durable is not None and durable != str(place)
         self._durable = Location.of(durable or place)
         self._synced: set[Path] = set()
-        """Files of Spark's sources that are durable."""
+        """Files of Spark's source logs that are durable already."""
 
     # -- an epoch begins
 
@@ -82,7 +82,7 @@ class Timeline:
             )
 
     def _sync_sources(self) -> None:
-        """Logs that Spark keeps per source (files that were read, first offsets), which its offsets refer to."""
+        """Make durable the logs that Spark keeps per source (files that were read, first offsets), which Spark's offsets refer to."""
         found = {path for path in (self._log / SOURCES).rglob("*") if not path.name.endswith(".tmp")}
         for path in sorted(found - self._synced):
             files.sync(path)
@@ -107,15 +107,15 @@ class Timeline:
         Location(self._durable.system, f"{self._durable.base}/{RECORDS}").remove_leftovers()
 
     def _restore_sources(self) -> None:
-        """What another driver had logged about the sources; a file that is here already is as new."""
+        """Restore the source logs of another driver; a file that exists here already is as new."""
         for name in self._durable.names(SOURCES) if self._elsewhere else ():
             path = self._log / SOURCES / name
             if not path.exists():
                 files.replace(path, self._durable.read(f"{SOURCES}/{name}"))
 
     def _remove_torn(self, newest: int) -> None:
-        """What was cut off counts as never written: an epoch beyond the newest record had no effect, and one without a commit is run
-        again. Whole entries stay, since Spark would plan the same epoch in another way."""
+        """Remove truncated entries: an epoch beyond the newest record had no effect, and an epoch without a commit runs again. Complete
+        entries stay, since Spark would plan the same epoch in another way."""
         known = _content(self._log / "offsets" / str(newest))
         length = None if known is None else len(known.split(b"\n"))
         for path in (self._log / "offsets").glob("*"):
@@ -142,7 +142,7 @@ class Timeline:
             _put_back(self._log / "metadata", record.metadata)
 
     def _remove_checksums(self) -> None:
-        """Hadoop refuses a file whose checksum file is cut off or of another time; without one, it reads the file as it is."""
+        """Remove checksum files: Hadoop refuses a file with a truncated or outdated checksum file, and reads a file without one."""
         for folder in (self._log, self._log / "offsets", self._log / "commits"):
             for path in (*folder.glob(".*.crc"), *folder.glob(".*.tmp")):
                 path.unlink()
@@ -152,7 +152,7 @@ class Timeline:
         return max(self._newest("offsets"), self._newest("commits") + 1, 0)
 
     def committed_s(self, epoch: int) -> float | None:
-        """When Spark committed an epoch, in wall time; None if it has not. Any thread may ask."""
+        """The wall time at which Spark committed an epoch, in seconds; None before the commit. Any thread may ask."""
         try:
             return (self._log / "commits" / str(epoch)).stat().st_mtime
         except OSError:

@@ -1,4 +1,4 @@
-"""From a node of a topology and the columns of its input to a keyed operator: types of keys, measures and outputs."""
+"""Builds a keyed operator from a node of a topology and the columns of the node's input: types of keys, measures and outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = (*WHOLE, "float", "double", "boolean", "string", "binary", "date", "times
 
 
 def operator_for(node: Node, rows: DataFrame) -> KeyedOperator:
-    """The operator that the node says, for rows of these columns."""
+    """The keyed operator of a node, for input rows with these columns."""
     from headgate.spark.epochs.plan import arrow_schema
 
     assert node.keyed is not None
@@ -57,7 +57,7 @@ def _check_kind(what: str, name: str, types: Mapping[str, DataType], allowed: Se
 
 
 def _typed(aggregate: Aggregate, types: Mapping[str, DataType]) -> Aggregate:
-    """Columns of whole numbers are summed as such."""
+    """The aggregation with its integer columns marked as whole; refuses columns that are not numbers."""
     columns = {measure.column: measure.kind for measure in aggregate.measures if measure.column}
     for name, kind in columns.items():
         if kind != "count" or name not in types:

@@ -1,7 +1,8 @@
-"""Event time of a keyed operator: its watermark, epoch by epoch, and when the next timer is due although nothing arrives.
+"""Event time of a keyed operator: the watermark of each epoch, and the wait for the next timer while no row arrives.
 
-The watermark is the latest event time seen, less the lateness. While nothing arrives it goes on with the clock, from the moment when
-that event was read. Rows that are late by no more than the lateness are never behind it, whether others arrive or not.
+The watermark is the latest event time seen, less the lateness. While no row arrives, the watermark advances with the clock, from the moment
+when the latest event was read. A row that is late by no more than the lateness is never behind the watermark, even if no other
+row arrives.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ from headgate.state.checkpoint import NO_CLOCK, EpochWatermark
 
 @dataclass(slots=True)
 class EventTime:
-    """Times of events in milliseconds, times of the clock in seconds of `time.monotonic()`. Owned by the thread of the query."""
+    """The watermark and the next timer of a keyed operator: event times in milliseconds, clock times in seconds of `time.monotonic()`.
+
+    Owner: the thread of the query.
+    """
 
     lateness_ms: int
     follows_clock: bool
     epoch: int = -1
     clock: EpochWatermark = NO_CLOCK
-    """The watermark of that epoch, and of the next one."""
+    """The watermark of epoch `epoch`, and the watermark of the next epoch."""
     _next_s: float = 0.0
-    """When the next watermark was what `clock` says."""
+    """Clock time at which the watermark was `clock.next_ms`."""
     _begun_s: float = 0.0
     _timer_ms: int | None = None
     """The earliest timer that is set."""
 
     def resume(self, epoch: int, clock: EpochWatermark, now_s: float) -> None:
-        """Go on where a run before this one ended; how long ago that was is not known."""
+        """Continue from the clock of an earlier run; how long ago that run ended is not known."""
         self.epoch, self.clock, self._next_s = epoch, clock, now_s
 
     def watermark_ms(self, epoch: int) -> int | None:
@@ -36,7 +40,7 @@ class EventTime:
         return self.clock.watermark_ms if epoch == self.epoch else self.clock.next_ms
 
     def begin(self, epoch: int, now_s: float) -> bool:
-        """An epoch begins. True if the clock has moved its watermark: it must be written down before the epoch runs."""
+        """Begin an epoch; return whether the clock has moved its watermark, which must be written down before the epoch runs."""
         self._begun_s = now_s
         timer_ms, known_ms = self._timer_ms, self.clock.next_ms
         if epoch == self.epoch or timer_ms is None or known_ms is None or self.wait_s(now_s) != 0:
@@ -49,7 +53,7 @@ class EventTime:
         return True
 
     def end(self, epoch: int, latest_ms: Sequence[int], timer_ms: int | None) -> None:
-        """An epoch is done: the latest event times of its lanes, and the earliest timer that is left."""
+        """End an epoch, with the latest event times of its lanes and the earliest timer that is left."""
         before = self.watermark_ms(epoch)
         known = [at_ms - self.lateness_ms for at_ms in latest_ms] + ([] if before is None else [before])
         after = max(known, default=None)
@@ -58,7 +62,7 @@ class EventTime:
         self.epoch, self.clock, self._timer_ms = epoch, EpochWatermark(before, after), timer_ms
 
     def wait_s(self, now_s: float) -> float | None:
-        """How long until the next timer is due; None if that takes another row, or there is none."""
+        """Seconds until the next timer is due; None without a timer, or if the timer waits for another row."""
         if self._timer_ms is None or self.clock.next_ms is None:
             return None
         left_ms = self._timer_ms - self.clock.next_ms - self._passed_ms(now_s)

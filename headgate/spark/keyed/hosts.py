@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POOL = "headgate-copies"
-"""Tasks that maintain copies have their own share of the cluster, like one more job."""
+"""Spark pool of tasks that maintain copies, with a share of the cluster like one more job."""
 PLANNED_AGAIN = 2
-"""How often in a row an epoch is planned again on other hosts before the job fails and is started again."""
+"""Number of times in a row that an epoch is planned again on other hosts before the job fails and is started again."""
 PATIENCE_S = 120.0
-"""Without any host for this long, a job fails."""
+"""Seconds without any host after which a job fails."""
 LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
 class ReachTarget:
-    """Has a host do its target."""
+    """A function that brings the copies on a host to the host's target."""
 
     copies: Copies
-    """Of the folder that has one folder per host."""
+    """Copies in the folder that has one folder per host."""
     targets: Mapping[str, HostTarget]
     epoch: int
 
@@ -55,7 +55,7 @@ class ReachTarget:
 
 
 def run_or_plan_again(run: Callable[[], T], may_go_on: Callable[[Exception], bool]) -> T:
-    """An epoch that lost a host is planned again at once on the remaining hosts: its slices come up where their backups are."""
+    """Run an epoch, and run it again on the remaining hosts if it lost a host: slices then open where their backups are."""
     for _ in range(PLANNED_AGAIN):
         try:
             return run()
@@ -68,9 +68,10 @@ def run_or_plan_again(run: Callable[[], T], may_go_on: Callable[[Exception], boo
 def await_hosts(
     cluster: Callable[[], AvailableHosts], known: Collection[str], until_s: float, patience_s: float = PATIENCE_S
 ) -> Mapping[str, float]:
-    """The cores of hosts, once there is one, and those that are known are there or have been waited for until then.
+    """Wait for a first host, and until `until_s` for all known hosts; return the cores of each host.
 
-    Executors come one by one after Spark has started, and may all be gone for a moment. Hosts that all failed the preflight are an outage.
+    Executors register one by one after Spark has started, and may all be gone for a moment. If all hosts failed the preflight, the wait
+    ends with an `OutageError`.
     """
     begun_s = time.monotonic()
     while not (found := cluster()).cores or not set(known) <= set(found.cores):
@@ -87,21 +88,21 @@ def await_hosts(
 
 @dataclass
 class Hosted:
-    """One operator's slices on the hosts of a cluster."""
+    """The slices of one operator on the hosts of a cluster."""
 
     spark: SparkSession
     places: Places
     cluster: Callable[[], AvailableHosts]
     copies: Copies
-    """Of the folder that has one folder per host."""
+    """Copies in the folder that has one folder per host."""
     place: Path
     on_error: Callable[[StateError], None]
     opened: Counter[str] = field(default_factory=Counter)
-    """Slices opened since it was started, by origin."""
+    """Slices opened since the start of the job, by origin."""
     lenient: bool = False
-    """Lanes go on wherever they are: the epoch was planned again, and its lanes ran on other hosts again."""
+    """Whether lanes may run on any host: set when an epoch is planned again because Spark ran a lane elsewhere, until the next commit."""
     hosts: tuple[str, ...] = ()
-    """Those that the epoch was planned for."""
+    """Hosts that the epoch was planned for."""
 
     def __post_init__(self) -> None:
         location, slices = Location.of(self.copies.checkpoint), self.copies.life.slices
@@ -110,7 +111,7 @@ class Hosted:
         self._tag, self._closing = f"{POOL}-{uuid.uuid4().hex}", False
 
     def layout(self, wanted: Wanted) -> Layout:
-        """Where the next epoch runs."""
+        """Wait for hosts, and plan the hosts of slices and lanes for the next epoch."""
         placement = self.hosting.placement
         known = () if self.hosts or placement is None else placement.hosts
         until_s = self.cluster().started_s + self.copies.settings.hosts_wait_s
@@ -123,7 +124,7 @@ class Hosted:
         return not set(self.hosts) <= set(self.cluster().cores)
 
     def note_commit(self, epoch: int, told: Sequence[KeyedLaneReport]) -> None:
-        """The epoch counts."""
+        """Note a committed epoch: count the slices that its lanes opened, and start background work that is due."""
         last = Counter[str]()
         for one in told:
             last.update(one.report.origins)
@@ -134,7 +135,7 @@ class Hosted:
             self._background.ask()
 
     def close(self) -> None:
-        """Stop what goes on beside the epochs; a host that does not answer is not waited for."""
+        """Stop the background work without waiting for a host that does not answer."""
         self._closing = True
         self.spark.sparkContext.cancelJobsWithTag(self._tag)
         self._background.close()
@@ -150,6 +151,6 @@ class Hosted:
             return {}
         try:
             answers = ask_hosts(self.spark, self.places, tuple(wanted), ReachTarget(self.copies, wanted, epoch))
-        except Exception as error:  # whatever the gateway raises: a host that died meanwhile, or Spark at its end
+        except Exception as error:  # any error of the gateway: a host that died meanwhile, or a Spark that is stopping
             raise StateError(f"the copies of its state could not be tended: {reason_of(error)}") from None
         return {host: msgspec.json.decode(answer, type=TargetReport) for host, answer in answers.items()}

@@ -27,7 +27,7 @@ from headgate.state.operators import KeyedOperator
 
 ASTRAY = "a lane whose slices are elsewhere was put on"
 LABEL = "_label"
-"""Column that rows are brought to their lanes by."""
+"""Column by which rows are partitioned into lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class KeyedLaneReport:
 
     report: LaneReport
     latest_ms: int | None
-    """The latest event time among its rows."""
+    """The latest event time among the lane's rows, in milliseconds; None if no row has one."""
 
 
 Reports = dict[tuple[str, int, int], KeyedLaneReport]
@@ -44,7 +44,7 @@ Reports = dict[tuple[str, int, int], KeyedLaneReport]
 
 
 class Collected(AccumulatorParam[Reports]):
-    """Reports of lanes, collected by Spark: those of tasks that failed never arrive."""
+    """Accumulator of the reports of lanes; reports of failed tasks never arrive."""
 
     def zero(self, value: Reports) -> Reports:
         return {}
@@ -56,7 +56,7 @@ class Collected(AccumulatorParam[Reports]):
 
 @dataclass(frozen=True)
 class KeyedLane:
-    """Any lane of a keyed operator in any epoch; the first row says which lane it is, and a property of Spark's the rest."""
+    """The function of every lane of a keyed operator in every epoch: the first row names the lane, and a Spark property holds the task."""
 
     operator: KeyedOperator
     lane_of: tuple[int, ...]
@@ -64,11 +64,11 @@ class KeyedLane:
     reports: Any
     """Accumulator of `Reports`."""
     hosts: tuple[str, ...] = ()
-    """Of the cluster, if it runs on one."""
+    """Hosts of the cluster; empty on the embedded Spark."""
     host_of: tuple[str, ...] = ()
-    """Where each lane should be."""
+    """The planned host of each lane."""
     lenient: bool = True
-    """Whether a lane goes on where its slices are not, and has to rebuild them."""
+    """Whether a lane also runs on a host without copies of its slices, and rebuilds the slices there."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lane, rows = _marked(iter(batches))
@@ -106,23 +106,23 @@ class KeyedLane:
 
 
 def lane_error(operator: str, error: StateError) -> LaneError:
-    """What keyed state refuses, as the error of a lane: Spark does not pass on what led to it."""
+    """Convert an error of keyed state to an error of a lane with the same text: Spark does not pass on causes."""
     kind = TransientLaneError if isinstance(error, StateBusyError | StateFullError | StateAwayError) else LaneError
     return kind(f'operator "{operator}": {error}')
 
 
 def property_of(operator: str) -> str:
-    """The property by which Spark tells the lanes of an operator about the epoch."""
+    """The name of the Spark property that passes the task of an epoch to the lanes of an operator."""
     return f"headgate.epoch.{operator}"
 
 
 def as_text(task: LaneTask) -> str:
-    """A task as the value of a property: for every lane alike, without its number and its slices."""
+    """Encode a task as the value of a Spark property: the same for every lane, without lane number and slices."""
     return b64encode(pickle.dumps(task)).decode()
 
 
 def _task_of(operator: str) -> LaneTask:
-    """The task of this lane, as the driver set it for the epoch."""
+    """Decode the task that the driver set for all lanes of the operator in this epoch."""
     context = TaskContext.get()
     assert context is not None
     found: LaneTask = pickle.loads(b64decode(str(context.getLocalProperty(property_of(operator)))))
@@ -130,14 +130,14 @@ def _task_of(operator: str) -> LaneTask:
 
 
 class Latest:
-    """The latest event time of the batches that pass."""
+    """Tracks the latest event time of the batches that pass."""
 
     def __init__(self, column: str | None) -> None:
         self._column = column
         self.at_ms: int | None = None
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches."""
+        """Pass the batches on unchanged, and track the latest event time."""
         for batch in batches:
             if self._column is not None and batch.num_rows:
                 self._look(batch.column(self._column))
@@ -150,7 +150,7 @@ class Latest:
 
 
 def _marked(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
-    """The number of the lane, by the mark that comes before its rows, and the rows."""
+    """The number of the lane, read from the mark before the lane's rows, and the rows."""
     first = next((batch for batch in batches if batch.num_rows), None)
     mark: int = 0 if first is None else first.column(SLICE)[0].as_py()
     if first is None or mark >= 0:

@@ -1,9 +1,9 @@
 """Keyed operators on Spark: each row goes to the lane of its slice, and the state of an epoch is committed before Spark commits.
 
-A row's slice is `pmod(xxhash64(key), slices)`, computed in the JVM; the routing table says the lane. Rows travel by a label that hashes
-to the number of their lane. Each lane's task begins with a row of the routing table itself, its mark, which lies in as many partitions:
-Spark puts the two side by side without an exchange, every lane knows its number even if nothing else comes, and on a cluster the mark
-lies on the lane's host and draws the lane there.
+A row's slice is `pmod(xxhash64(key), slices)`, computed in the JVM; the routing table maps the slice to a lane. An exchange partitions rows
+by a label that hashes to the number of the lane. Each lane's task begins with a mark, a row of the routing table, which has one partition
+per lane. Spark puts marks and rows side by side without another exchange, so that every lane knows its number even without rows. On a
+cluster, the mark lies on the lane's host, and Spark therefore prefers that host for the lane's task.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 HERE = "here"
-"""All lanes of the embedded Spark are on one host."""
+"""Host of all lanes on the embedded Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One epoch of an operator."""
+    """The rows and tasks of a keyed operator in the plan of an epoch."""
 
     rows: DataFrame
-    """What it puts out."""
+    """Output rows of the operator."""
     lanes: int
-    """More than asked for while slices are on more hosts."""
+    """Number of lanes: more than the allocation has while slices are on more hosts."""
     combining: int
-    """Tasks that combine rows by key on their way to the lanes."""
+    """Number of tasks that combine rows by key before the exchange; 0 if no rows are combined."""
 
 
 class KeyedStates:
@@ -79,12 +79,12 @@ class KeyedStates:
         self._lanes: dict[str, int] = {}
 
     def declare(self, node: Node, rows: DataFrame) -> Any:
-        """The columns that the operator puts out for such rows; refuses state that was written by another one."""
+        """Return the columns of the operator's output for these input rows; refuse state that was written with another schema."""
         self._states[node.name].declare(rows)
         return self._states[node.name].schema
 
     def begin(self, node: Node, epoch: int, wanted: Wanted) -> None:
-        """An attempt of an epoch begins: decide which lane has which slices, and tell the lanes of the epoch."""
+        """Begin an attempt of an epoch: decide which lane has which slices, and pass the task of the epoch to the lanes."""
         state = self._states[node.name]
         # Reports of lanes of a failed attempt do not count, even for lanes that this attempt does not have.
         self._reports.value = {lane: report for lane, report in self._reports.value.items() if lane[0] != node.name}
@@ -93,15 +93,15 @@ class KeyedStates:
         self._spark.sparkContext.setLocalProperty(property_of(node.name), as_text(state.task(epoch)))
 
     def routed(self) -> tuple[Any, ...]:
-        """What the plan of the epoch depends on."""
+        """Everything that the plan of an epoch depends on: the routing, the hosts, and whether rows are combined."""
         return tuple(state.routed() for state in self._states.values())
 
     def rows(self, node: Node, rows: DataFrame) -> Planned:
-        """What the operator puts out, in every epoch with this routing."""
+        """The plan of the operator's output, for every epoch with this routing."""
         return self._states[node.name].plan(rows, self._reports)
 
     def may_go_on(self, error: BaseException) -> bool:
-        """Whether an epoch that failed is to be planned again at once: a host was lost, or Spark has put a lane elsewhere."""
+        """Whether to plan a failed epoch again at once, because a host was lost or Spark ran a lane on another host."""
         hosted = [state.hosted for state in self._states.values() if state.hosted is not None]
         astray = ASTRAY in str(error) and not any(one.lenient for one in hosted)
         for one in hosted:
@@ -113,15 +113,15 @@ class KeyedStates:
         return {name: state.hosted for name, state in self._states.items() if state.hosted is not None}
 
     def slices(self) -> dict[str, Slices]:
-        """Rows of each slice so far, and its lane; of operators that have run."""
+        """For each operator that has run: the rows of each slice so far, and the lane of each slice."""
         return {name: state.slices for name, state in self._states.items() if state.slices is not None}
 
     def hot_keys(self) -> dict[str, Mapping[str, float]]:
-        """The fullest keys of each operator."""
+        """For each operator, the shares of the keys with the most rows."""
         return {name: state.hot_keys.shares for name, state in self._states.items()}
 
     def missing(self, epoch: int) -> list[str]:
-        """Operators of which some lanes did not run, because their readers did not read all rows."""
+        """Operators with lanes that have not reported on this epoch, because no reader has read the lanes' output to the end."""
         reports = self._reports.value if self._states else {}
         return [
             name
@@ -130,7 +130,7 @@ class KeyedStates:
         ]
 
     def commit(self, epoch: int) -> None:
-        """All lanes are done: from here on the epoch counts. To be called before Spark's own commit."""
+        """Commit the epoch's state with the reports of all lanes; to be called before Spark's own commit."""
         for name, state in self._states.items():
             reports = self._reports.value
             state.commit(epoch, [reports[name, epoch, lane] for lane in range(self._lanes[name])], self._on_trouble)
@@ -138,20 +138,20 @@ class KeyedStates:
             self._reports.value = {}
 
     def wait_s(self) -> float | None:
-        """How long until an epoch must run because a timer is due; None if none is, or it takes another row."""
+        """Seconds until an epoch must run because a timer is due; None without a timer, or if the timer waits for another row."""
         times = [state.event_time for state in self._states.values() if state.event_time is not None]
         waits = [wait_s for one in times if (wait_s := one.wait_s(time.monotonic())) is not None]
         return min(waits, default=None)
 
     def close(self) -> None:
-        """The job has stopped; its state stays where it is."""
+        """Stop the background work of a job that has stopped; the job's state stays where it is."""
         for state in self._states.values():
             state.close()
 
 
 @dataclass
 class KeyedState:
-    """One keyed operator."""
+    """The driver's part of one keyed operator: checkpoint, routing and event time."""
 
     node: Node
     context: JobContext
@@ -162,24 +162,24 @@ class KeyedState:
     """None if the operator has no column of event times."""
     routing: Routing | None = None
     slices: Slices | None = None
-    """Rows of each slice so far, and its lane; None before the first epoch."""
+    """Rows of each slice so far, and the lane of each slice; None before the first epoch."""
     hot_keys: HotKeys = field(default_factory=HotKeys)
     _begun: bool = False
     _newest: int | None = None
-    """The epoch that was committed last, since the job was started."""
+    """The last epoch committed since the start of the job; None before the first commit."""
     _assigned: bool = False
-    """Whether the controller has said which lane each slice has."""
+    """Whether the controller assigned a lane to each slice in the current routing."""
     committed: tuple[DeltaFile, ...] | None = None
     upkeep: Background | None = None
     hosted: Hosted | None = None
     combining: bool = False
-    """Whether it is worth it to combine rows by key on their way to the lanes."""
+    """Whether combining rows by key before the exchange saves work."""
     _combines: bool = False
     """Whether rows are combined in the epoch that has begun."""
     _tables: dict[bool, RoutingTable] = field(default_factory=dict)
-    """Of the routing now, by whether rows are combined."""
+    """Tables of the current routing, by whether rows are combined."""
     _combined: int = 0
-    """Epochs in a row in which they were."""
+    """Number of consecutive epochs with combined rows."""
 
     @property
     def settings(self) -> StateSettings:
@@ -187,17 +187,17 @@ class KeyedState:
 
     @property
     def place(self) -> Path:
-        """What it keeps on the driver's disk."""
+        """The directory of the operator on the driver's disk."""
         return place_of(self.context.place, self.node.name)
 
     @property
     def store(self) -> str:
-        """Where its slices are, as `store_folder` takes it."""
+        """The folder of the operator's slices, as `store_folder` takes it."""
         return self.context.store_of(self.node.name)
 
     @cached_property
     def durable(self) -> str:
-        """Where its checkpoint is, as a path or a URI; the same for a start of the job."""
+        """The folder of the operator's checkpoint, as a path or a URI; the same throughout a start of the job."""
         return durable_checkpoint(self.context.place, self.node.name)
 
     @property
@@ -207,7 +207,7 @@ class KeyedState:
 
     @cached_property
     def schema(self) -> StructType:
-        """The columns that it puts out."""
+        """The columns of the operator's output."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         assert self.operator is not None
@@ -215,14 +215,14 @@ class KeyedState:
 
     @cached_property
     def partial(self) -> list[Column]:
-        """State of rows that have met by key, to be merged with that of their lane."""
+        """Aggregates that combine rows by key into partial state, which a lane merges with its own state."""
         assert self.operator is not None and isinstance(self.operator.processor, Aggregate)
         return [_reduced(name, kind) for name, kind in self.operator.processor.fields().items()]
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def declare(self, rows: DataFrame) -> None:
-        """Make of the node an operator for these rows; refuses state that was written by another one."""
+        """Create the operator of the node for these rows; refuse state that was written with another schema."""
         if self.operator is not None:
             return
         operator = operator_for(self.node, rows)
@@ -233,7 +233,7 @@ class KeyedState:
         self.operator, self.checkpoint = operator, checkpoint
 
     def begin(self, epoch: int, on_trouble: Callable[[StateError], None]) -> None:
-        """Begin the state's life with this epoch, or go on with it; an epoch that was committed already is about to run again."""
+        """Begin a life of the state with this epoch, or continue the existing life; a committed epoch may run again."""
         if self._begun and (self._newest is None or epoch > self._newest):
             return
         assert self.checkpoint is not None
@@ -252,7 +252,7 @@ class KeyedState:
         self._begun = True
 
     def _slices(self) -> int:
-        """Enough for all slots that the operator may get: those of the cluster, or of the settings if there are more."""
+        """The number of slices for `max_lanes`, or for all slots of the cluster or of the settings, whichever are more."""
         slots = max(self.context.settings.slots, round(sum(self.context.cluster().cores.values())))
         return slice_count(self.node.max_lanes or slots, self.settings)
 
@@ -268,7 +268,7 @@ class KeyedState:
         self.committed = None
 
     def _event_time(self, checkpoint: Checkpoint, epoch: int) -> EventTime:
-        """As the record of this epoch has it, which is then run again, or that of the epoch before."""
+        """The event time in the record of this epoch, which then runs again, or in the record of the epoch before."""
         found = EventTime(self.keyed.lateness_ms, self.keyed.follows_clock)
         record = checkpoint.record(epoch) or checkpoint.record(epoch - 1)
         if record is not None:
@@ -282,7 +282,7 @@ class KeyedState:
         return Upkeep(self.checkpoint, self.life, self.settings, self.place / "scratch", live)
 
     def close(self) -> None:
-        """Stop what goes on in the background."""
+        """Stop the background work of the operator."""
         if self.upkeep is not None:
             self.upkeep.close()
         if self.hosted is not None:
@@ -301,17 +301,17 @@ class KeyedState:
         """Decide which lane has which slices in the epoch that begins; returns the number of lanes."""
         assert self.life is not None
         self.routing = self._routed(wanted, self.life.slices)
-        # Where rows are combined is up to Spark, which knows nothing of hosts that the job should leave.
+        # Spark chooses the hosts of combining tasks, and does not know the hosts that the job should leave.
         self._combines = self.combining and not wanted.avoided
         return len(self.routing.host_of)
 
     def routed(self) -> tuple[Any, ...]:
-        """What the plan depends on."""
+        """Everything that the plan depends on: the routing, whether rows are combined, and the hosts."""
         hosts = () if self.hosted is None else (self.hosted.hosts, self.hosted.lenient)
         return self.routing, self._combines, hosts
 
     def plan(self, rows: DataFrame, reports: Any) -> Planned:
-        """The rows in their lanes, through the processor."""
+        """Plan the exchange of rows into lanes, and the processor in each lane."""
         assert self.operator is not None and self.life is not None and self.routing is not None
         routing, lanes = self.routing, len(self.routing.host_of)
         if self._combines:
@@ -326,7 +326,7 @@ class KeyedState:
         return Planned(put_out, lanes, combining)
 
     def task(self, epoch: int) -> LaneTask:
-        """What the lanes are told of the epoch."""
+        """The task of the epoch for all lanes, without the number and the slices of a lane."""
         assert self.life is not None
         return LaneTask(
             epoch,
@@ -341,7 +341,7 @@ class KeyedState:
         )
 
     def _routed(self, wanted: Wanted, slices: int) -> Routing:
-        """Slices in lanes of the host that has them: those that the controller assigned, else evenly and as they were before."""
+        """Assign slices to lanes on their hosts: to the lanes that the controller assigned, else evenly and with few changes."""
         here = Layout((HERE,) * slices, (HERE,) * wanted.lanes)
         layout = here if self.hosted is None else self.hosted.layout(wanted)
         before, even = None if self._assigned else self.routing, [1.0] * slices
@@ -359,7 +359,7 @@ class KeyedState:
         return self._tables[combining]
 
     def commit(self, epoch: int, reports: Sequence[KeyedLaneReport], on_error: Callable[[StateError], None]) -> None:
-        """The epoch counts, with these lanes' files."""
+        """Commit the epoch with the files that the lanes reported."""
         assert self.checkpoint is not None and self.life is not None
         files = tuple(one.report.file for one in reports)
         self.checkpoint.commit(epoch, files, self._clock_after(epoch, reports))
@@ -384,7 +384,7 @@ class KeyedState:
         return self.event_time.watermark_ms(epoch)
 
     def _write_clock(self, epoch: int, clock: EpochWatermark) -> None:
-        """Into the record of the epoch before: the epoch has the same watermark when it is run again."""
+        """Write the clock into the record of this epoch, so that the next epoch has the same watermark when it runs again."""
         assert self.checkpoint is not None
         self.checkpoint.commit(epoch, self.checkpoint.files(epoch) or (), clock)
 
@@ -397,7 +397,7 @@ class KeyedState:
         return self.event_time.clock
 
     def _worth_combining(self, reports: Sequence[KeyedLaneReport]) -> bool:
-        """Whether many rows meet by key; looked at again every so often, in an epoch without."""
+        """Whether many rows share a key; measured again after `combine_epochs` epochs, in an epoch without combined rows."""
         assert self.operator is not None
         if not isinstance(self.operator.processor, Aggregate) or self.keyed.time is not None:
             return False
@@ -416,11 +416,11 @@ class KeyedState:
         self.slices = tuple(rows), self.routing.lane_of
 
 
-# -- rows that meet on their way ---------------------------------------------------------------------------------------------
+# -- rows combined before the exchange ---------------------------------------------------------------------------------------
 
 
 def _reduced(name: str, kind: str) -> Column:
-    """A field of an aggregation's state, of the rows of a key: Spark's own way to what a lane would make of them."""
+    """Spark's aggregate for a state field of a key: the same value as a lane would compute from the rows."""
     from pyspark.sql import functions as F
 
     column, _, what = name.rpartition(":")

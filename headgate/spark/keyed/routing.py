@@ -1,4 +1,4 @@
-"""The routing table of a keyed operator in Spark: it brings each row to the lane of its slice."""
+"""The routing table of a keyed operator in Spark, by which each row goes to the lane of its slice."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class RoutingTable:
 
     routing: Routing
     marks: DataFrame
-    """The mark of each lane, and its label."""
+    """One row per lane: the label and the mark of the lane."""
     rows: DataFrame
-    """The same, with the columns of the operator's input, all null."""
+    """The marks with the columns of the operator's input, all null."""
     columns: tuple[Any, ...]
-    """The same columns of an input row, with its slice and its label."""
+    """The columns of an input row, followed by its slice and its label."""
 
     @staticmethod
     def of(rows: DataFrame, key: Sequence[str], routing: Routing, slices: int, marks: DataFrame) -> RoutingTable:
@@ -36,7 +36,7 @@ class RoutingTable:
         own = rows.schema.fields
         empty = [F.lit(None).cast(one.dataType).alias(one.name) for one in own]
         slice_ = F.pmod(F.xxhash64(*map(column_of, key)), F.lit(slices)).cast("int")
-        # An array literal is data to the code that Spark generates: another table compiles no new code.
+        # Spark's generated code reads an array literal as data, so that another table compiles no new code.
         label = F.get(F.expr(f"array({','.join(str(names[lane]) for lane in routing.lane_of)})"), slice_)
         columns = (*(column_of(one.name) for one in own), slice_.alias(SLICE), label.alias(LABEL))
         return RoutingTable(routing, marks, marks.select(*empty, SLICE, LABEL), columns)
@@ -47,7 +47,7 @@ class RoutingTable:
 
 
 def marks_of(spark: SparkSession, routing: Routing, places: Places | None) -> DataFrame:
-    """On the hosts of the lanes; where there is but one, cached."""
+    """The marks of all lanes, on the hosts of the lanes; cached on the embedded Spark."""
     schema, lanes = f"{LABEL} int, {SLICE} int", len(routing.host_of)
     each = [(label, -1 - lane) for lane, label in enumerate(labels(lanes))]
     if places is not None:
@@ -56,7 +56,7 @@ def marks_of(spark: SparkSession, routing: Routing, places: Places | None) -> Da
 
 
 def column_of(name: str) -> Column:
-    """A column by its name, whatever is in the name."""
+    """A column by its name, quoted, so that a dot in the name selects no field."""
     from pyspark.sql import functions as F
 
     return F.col(f"`{name}`")

@@ -30,7 +30,7 @@ def chained_backups(
 
 
 def _peers(home: str, hosts: Sequence[str]) -> tuple[str, ...]:
-    """In the order of the ring, from the host after `home` on: hosts with one slice each back each other up in a circle."""
+    """The other hosts in the order of a ring, from the host after `home` on: hosts with one slice each back each other up in a circle."""
     after = [host for host in hosts if host > home]
     return tuple(after) + tuple(host for host in hosts if host < home)
 

@@ -55,7 +55,7 @@ def imbalance(values: Sequence[float]) -> float:
 
 
 def best_places(loads: Sequence[float], lanes: int) -> SliceLanes:
-    """Spread by number if that is even enough, else by load."""
+    """The lane of each slice: spread by number if that is even enough, else by load."""
     even = spread_evenly(len(loads), lanes)
     if imbalance(lane_loads(loads, even, lanes)) <= EVEN_ENOUGH:
         return even
@@ -85,12 +85,12 @@ def rebalance(
 
 
 _Change = tuple[tuple[int, int], ...]
-"""Slices and the lanes they go to."""
+"""Slices with their new lanes."""
 
 
 @dataclass(slots=True)
 class _Board:
-    """An assignment while it is made better."""
+    """An assignment of slices to lanes while `rebalance` improves it."""
 
     loads: Sequence[float]
     places: list[int]
@@ -98,7 +98,7 @@ class _Board:
     choices: Sequence[SliceLanes]
     """The lanes that each slice may have."""
     calm: dict[SliceLanes, int] = field(default_factory=dict)
-    """Of some lanes, the one that has least to do."""
+    """The least loaded lane of each group of lanes that was looked up."""
 
     def put(self, slice_: int, lane: int) -> None:
         self.calm.clear()
@@ -107,7 +107,7 @@ class _Board:
         self.places[slice_] = lane
 
     def best_change(self) -> _Change | None:
-        """For the busiest lane: a slice moved, or if that is too much, two exchanged; what leaves both lanes closest."""
+        """The change for the busiest lane that brings both lanes closest: one slice moved, or if no move helps, two slices exchanged."""
         busiest = sorted(range(len(self.totals)), key=lambda lane: (-self.totals[lane], lane))
         tied = len(set(self.choices)) > 1
         for lane in busiest if tied else busiest[:1]:
@@ -125,7 +125,7 @@ class _Board:
                 yield abs(gap / 2 - load), ((slice_, other),)
 
     def _swaps(self, lane: int) -> Iterator[tuple[float, _Change]]:
-        """With the lane that has least to do."""
+        """The exchanges of two slices with the least loaded lane."""
         other = self._calmest(tuple(range(len(self.totals))))
         gap = self.totals[lane] - self.totals[other]
         if gap <= LEAST_GAIN * self.totals[lane]:

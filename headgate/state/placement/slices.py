@@ -1,7 +1,7 @@
-"""Slices to hosts: who has the active copy of each, who holds backups, and how they move (ChronoStream, III-B, III-C, III-E).
+"""Slices to hosts: the host of each slice's active copy, the hosts of its backups, and how slices move (ChronoStream, III-B, III-C, III-E).
 
-`step(placement, event)` returns the next placement; `targets.py` derives from it what each host has to do. A slice has exactly one active
-copy at any time, and its backups follow it.
+`step(placement, event)` returns the next placement; `targets.py` derives the target of each host from a placement. A slice has exactly one
+active copy at any time, and the backups of the slice follow the active copy.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from headgate.state.placement.backups import chained_backups
 
 
 class MigrationPhase(Enum):
-    """Where a migration stands; each edge is taken when ..."""
+    """Phase of a migration."""
 
     PREPARE = "prepare"
-    """... it was asked for, until the destination is ready to take a copy."""
+    """The migration was asked for, and the destination is not ready to take a copy yet."""
     REBUILD = "rebuild"
-    """... the destination brings its copy up to date, while the source goes on."""
+    """The destination brings its copy up to date, while the source continues."""
     REROUTE = "reroute"
-    """... the copy is current, until an epoch boundary: from the next epoch on the destination is active."""
+    """The copy is current and waits for an epoch boundary: from the next epoch on, the destination is active."""
     RELEASE = "release"
-    """... the destination is active, until the source has let go."""
+    """The destination is active, and the source has not let go of its copy yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A slice on its way."""
+    """A slice that moves from a source host to a destination host."""
 
     source: str
     destination: str
@@ -47,7 +47,7 @@ class SliceCopies:
     backups: tuple[str, ...] = ()
     """Hosts that hold, or are getting, a backup."""
     ready: frozenset[str] = frozenset()
-    """Those of them that have it."""
+    """Hosts among `backups` that have the backup."""
     migration: Migration | None = None
 
 
@@ -65,7 +65,7 @@ class Placement:
 
     @staticmethod
     def first(slices: int, hosts: Iterable[str], factor: int, lane_hosts: Sequence[str] = ()) -> Placement:
-        """Slices dealt out in turn: to the hosts of the lanes, or else to all.
+        """Deal slices out in turn: to the hosts of the lanes, or else to all hosts.
 
         >>> [place.backups for place in Placement.first(3, ["a", "b", "c"], 1).places]
         [('b',), ('c',), ('a',)]
@@ -114,20 +114,20 @@ class MoveAsked:
 
 
 class Act(Enum):
-    """What can be done to a copy of a slice on a host. Doing it twice does no harm."""
+    """A step on the copy of a slice on a host. A repeated step does no harm."""
 
     PREPARE = "prepare"
     REBUILD = "rebuild"
     REROUTE = "reroute"
-    """At an epoch boundary."""
+    """Make the copy the active copy, at an epoch boundary."""
     RELEASE = "release"
     BACK_UP = "back up"
-    """Make a backup there, and let it follow."""
+    """Make a backup on the host, which follows the active copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Something was done for a slice on a host."""
+    """The act on the copy of a slice on a host is done."""
 
     act: Act
     slice: int
@@ -138,7 +138,7 @@ Event = HostJoined | HostLeaves | HostLost | MoveAsked | Done
 
 
 def step(placement: Placement, event: Event) -> Placement:
-    """The next placement. Every event may come again: it then changes nothing."""
+    """Return the placement after an event. An event that comes again changes nothing."""
     return _with_backups(_evacuated(_HANDLERS[type(event)](placement, event)))
 
 
@@ -148,7 +148,7 @@ def _joined(placement: Placement, event: HostJoined) -> Placement:
 
 
 def _leaves(placement: Placement, event: HostLeaves) -> Placement:
-    """Without another host it stays."""
+    """Mark a host as leaving; the host stays if no other host would stay."""
     if event.host not in placement.hosts or set(placement.hosts) <= placement.leaving | {event.host}:
         return placement
     placement = replace(placement, leaving=placement.leaving | {event.host})
@@ -156,7 +156,7 @@ def _leaves(placement: Placement, event: HostLeaves) -> Placement:
 
 
 def _not_towards(place: SliceCopies, host: str) -> SliceCopies:
-    """A migration to a host that leaves ends, unless the slice has changed hands already."""
+    """End a migration to a host that leaves, unless the destination is already active."""
     on_its_way = place.migration
     if on_its_way is None or on_its_way.destination != host or on_its_way.phase is MigrationPhase.RELEASE:
         return place
@@ -164,7 +164,7 @@ def _not_towards(place: SliceCopies, host: str) -> SliceCopies:
 
 
 def _evacuated(placement: Placement) -> Placement:
-    """Slices on leaving hosts migrate to where they go best."""
+    """Ask for a migration of every slice that is active on a leaving host."""
     for slice_, place in enumerate(placement.places):
         if place.active in placement.leaving and place.migration is None:
             placement = _ask_for_move(placement, MoveAsked(slice_, _successor(placement, slice_)))
@@ -196,7 +196,7 @@ def _without_host(placement: Placement, slice_: int, host: str) -> Placement:
 
 
 def _forgotten_migration(place: SliceCopies, host: str) -> SliceCopies:
-    """A migration from or to a lost host ends: what was active stays so, unless it was lost itself."""
+    """End a migration from or to a lost host: the active copy stays active, unless its host is the lost one."""
     on_its_way = place.migration
     if on_its_way is None or host not in (on_its_way.source, on_its_way.destination):
         return place
@@ -204,7 +204,7 @@ def _forgotten_migration(place: SliceCopies, host: str) -> SliceCopies:
 
 
 def _successor(placement: Placement, slice_: int) -> str:
-    """Who takes a slice over: a host that has its backup, if there is one; of several, the one with the fewest slices."""
+    """The host that takes over a slice: a host with a backup of the slice, if there is one; of several, the one with the fewest slices."""
     place = placement.places[slice_]
     hosts = [host for host in placement.hosts if host not in placement.leaving and host != place.active]
     counts = Counter(_future_home(other) for other in placement.places)
@@ -234,7 +234,7 @@ _NEXT = {
 
 
 def end_of_phase(slice_: int, migration: Migration) -> Done:
-    """What ends the phase that a migration is in."""
+    """The event that ends the current phase of a migration."""
     host = migration.source if migration.phase is MigrationPhase.RELEASE else migration.destination
     return Done(Act(migration.phase.value), slice_, host)
 
@@ -255,13 +255,13 @@ def _advanced(place: SliceCopies, migration: Migration) -> SliceCopies:
     place = replace(place, migration=following)
     if following.phase is not MigrationPhase.RELEASE:
         return place
-    # The one moment at which it changes hands.
+    # A migration changes the active copy only here.
     ready = (place.ready - {migration.destination}) | {migration.source}
     return replace(place, active=migration.destination, ready=ready)
 
 
 def _with_backups(placement: Placement) -> Placement:
-    """Backups as the chain wants them; a host that has a copy keeps it if it may."""
+    """Assign backups as the chain wants; a host that has a copy keeps the copy if the chain allows."""
     able = [host for host in placement.hosts if host not in placement.leaving]
     wanted = chained_backups(
         placement.homes(), [_copies_of(place) for place in placement.places], able, placement.factor
@@ -304,10 +304,10 @@ _HANDLERS: Mapping[type, Callable[[Placement, Event], Placement]] = {
 def spread(
     placement: Placement, weights: Sequence[float], settings: StateSettings, shares: Mapping[str, float] | None = None
 ) -> tuple[MoveAsked, ...]:
-    """Moves that even out the load of the hosts: as few as needed, to hosts with a backup where there is a choice.
+    """The moves that even out the load of the hosts: as few as needed, and to hosts with a backup where possible.
 
-    `shares` says how much of the load each host should have, in proportion, such as its lanes; a host without a share is emptied. The
-    other moves are made if all of them together leave the busiest host with so much less to do that it is worth it.
+    `shares` is the share of the load of each host, in proportion, such as the number of its lanes; a host without a share is emptied. The
+    other moves are made only if they reduce the largest load per share by more than the setting `hot_share`.
     """
     taking = [host for host in placement.hosts if host not in placement.leaving]
     loads = _Loads(placement, weights, dict.fromkeys(taking, 1.0) if shares is None else shares)
@@ -318,7 +318,7 @@ def spread(
 
 
 class _Loads:
-    """What each host has to do, while moves are thought out."""
+    """The load of each host, with planned moves counted as done."""
 
     def __init__(self, placement: Placement, weights: Sequence[float], shares: Mapping[str, float]) -> None:
         self.placement, self.weights = placement, weights
@@ -330,18 +330,18 @@ class _Loads:
             self.loads[home] += weights[slice_]
 
     def moved(self, move: MoveAsked) -> MoveAsked:
-        """The same move, thought of as done."""
+        """Count a move as done; return the same move."""
         self.loads[self.homes[move.slice]] -= self.weights[move.slice]
         self.loads[move.destination] += self.weights[move.slice]
         self.homes[move.slice] = move.destination
         return move
 
     def most(self) -> float:
-        """What the busiest of the hosts with a share has to do for it."""
+        """The largest load per share among the hosts with a share."""
         return max((self._relative(host) for host in self._sharing()), default=0.0)
 
     def emptying_move(self) -> MoveAsked | None:
-        """A slice from a host without a share to the one that has least to do; None if there is none."""
+        """A move of a slice from a host without a share to the host with the least load per share; None if no such slice is left."""
         idlest = min(self._sharing(), key=lambda host: (self._relative(host), host), default=None)
         found = [slice_ for host, share in self.shares.items() if not share for slice_ in self._movable(host)]
         if idlest is None or not found:
@@ -349,7 +349,7 @@ class _Loads:
         return MoveAsked(min(found, key=lambda slice_: self._after(slice_, idlest)[1:]), idlest)
 
     def evening_move(self) -> MoveAsked | None:
-        """From the host with the most for its share to the one with the least; None if that evens out nothing."""
+        """A move from the host with the largest load per share to the host with the least; None if no move evens out the load."""
         sharing = self._sharing()
         busiest = max(sharing, key=lambda host: (self._relative(host), host), default="")
         idlest = min(sharing, key=lambda host: (self._relative(host), host), default="")
@@ -367,7 +367,7 @@ class _Loads:
         return [slice_ for slice_, home in enumerate(self.homes) if home == host and places[slice_].migration is None]
 
     def _after(self, slice_: int, idlest: str) -> tuple[float, bool, int]:
-        """What the busier of both hosts then has for its share; whether the state has to be rebuilt for it; the slice."""
+        """The sort key of a move: the larger load per share of both hosts, whether the state has to be rebuilt, and the slice."""
         weight = self.weights[slice_]
         load = max(self._relative(self.homes[slice_], -weight), self._relative(idlest, weight))
         return load, idlest not in self.placement.places[slice_].ready, slice_
@@ -378,6 +378,6 @@ class _Loads:
 
 
 def free(placement: Placement, host: str) -> bool:
-    """Whether a leaving host holds nothing that is needed."""
+    """Whether no active copy and no migration needs the host."""
     busy = (place for place in placement.places if host in {place.active, *_on_the_way(place)})
     return next(busy, None) is None

@@ -63,7 +63,7 @@ def has_work(placement: Placement) -> bool:
 
 
 def finished_steps(placement: Placement, reached: Mapping[str, Mapping[int, int]], epoch: int) -> tuple[Done, ...]:
-    """The steps that are finished when hosts have brought their copies to these epochs, by host and slice; `epoch` was asked for."""
+    """The steps that are finished once hosts have brought their copies to the epochs `reached`; the driver asked the hosts for `epoch`."""
     found: list[Done] = []
     for slice_, place in enumerate(placement.places):
         good = {host for host, versions in reached.items() if versions.get(slice_, -1) >= epoch}

@@ -91,6 +91,12 @@ def test_a_host_that_does_not_come_back_is_not_waited_for_for_ever() -> None:
         await_hosts(AvailableHosts, [], time.monotonic(), patience_s=0)
 
 
+def test_known_hosts_are_waited_for_longer_than_for_a_first_host() -> None:
+    """Before, the wait for the second host ended with the sentence that there is no host at all."""
+    one = AvailableHosts({"a": 2.0})
+    assert await_hosts(lambda: one, ["a", "b"], time.monotonic() + 0.2, patience_s=0) == {"a": 2.0}
+
+
 def test_a_job_that_can_use_no_host_says_why_at_once() -> None:
     refused = AvailableHosts(problems=("host a does not see it; mount it",))
     with pytest.raises(OutageError, match="host a does not see it; mount it"):

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from headgate.config import SparkSettings
 from headgate.spark import session
+from headgate.spark.columns import column_of
 
 
 @pytest.mark.parametrize(("megabytes", "told"), [(0, 2**31 - 1), (64, 64 * 2**20), (2047, 2047 * 2**20)])
@@ -30,3 +31,8 @@ def test_plans_of_many_jobs_stay_compiled(spark: SparkSession) -> None:
     for query in queries[:40]:
         query.collect()
     assert compilations.getCount() - before < 20
+
+
+def test_columns_are_found_whatever_characters_their_names_have(spark: SparkSession) -> None:
+    name = "a.b`c d"
+    assert spark.range(3).withColumnRenamed("id", name).select(column_of(name)).count() == 3

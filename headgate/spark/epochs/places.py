@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from headgate.spark import jvm
+from headgate.spark.columns import column_of
 from headgate.spark.epochs.labels import labels
 from headgate.state.placement.routing import in_turn, lane_hosts
 
@@ -156,5 +157,5 @@ def _in_turn(lanes: int) -> Column:
 
 
 def _in_order(rows: DataFrame) -> DataFrame:
-    known = [F.col(f"`{name}`") for name, kind in rows.dtypes if "map<" not in kind and kind != "variant"]
+    known = [column_of(name) for name, kind in rows.dtypes if "map<" not in kind and kind != "variant"]
     return rows.sortWithinPartitions(F.xxhash64(*known)) if known else rows

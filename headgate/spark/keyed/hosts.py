@@ -80,7 +80,7 @@ def await_hosts(
             break
         if found.problems and not found.cores:
             raise OutageError("; ".join(found.problems))
-        if now_s - begun_s > patience_s:
+        if not found.cores and now_s - begun_s > patience_s:
             raise OutageError(f"no host of the cluster has had a slot for {patience_s:g} s")
         time.sleep(LOOK_S)
     return found.cores

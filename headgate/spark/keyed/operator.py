@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.config import StateSettings
 from headgate.errors import EngineError, StateError
+from headgate.spark.columns import column_of
 from headgate.spark.jobs.context import JobContext
 from headgate.spark.keyed.columns import operator_for
 from headgate.spark.keyed.event_time import EventTime
@@ -31,7 +32,7 @@ from headgate.spark.keyed.lanes import (
     as_text,
     property_of,
 )
-from headgate.spark.keyed.routing import RoutingTable, column_of, marks_of
+from headgate.spark.keyed.routing import RoutingTable, marks_of
 from headgate.spark.measuring.counters import Slices
 from headgate.spark.session import PARTITIONS
 from headgate.state.aggregate import Aggregate, identity

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headgate.spark.columns import column_of
 from headgate.spark.epochs.labels import labels
 from headgate.spark.epochs.places import Places
 from headgate.spark.keyed.lanes import LABEL
@@ -13,7 +14,7 @@ from headgate.state.aggregate import SLICE
 from headgate.state.placement.routing import Routing
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,3 @@ def marks_of(spark: SparkSession, routing: Routing, places: Places | None) -> Da
     if places is not None:
         return places.marks(spark, schema, each, routing.host_of)
     return spark.createDataFrame(each, schema).repartition(lanes, LABEL).persist()
-
-
-def column_of(name: str) -> Column:
-    """A column by its name, quoted, so that a dot in the name selects no field."""
-    from pyspark.sql import functions as F
-
-    return F.col(f"`{name}`")

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from headgate.core.latency import Latency
 from headgate.spark import jvm
+from headgate.spark.columns import column_of
 from headgate.spark.epochs.lanes import METERED, Batches, Metered
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ SCANNED = -1
 def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
     if arrival is None:
         return []
-    micros = F.unix_micros(F.col(f"`{arrival}`"))
+    micros = F.unix_micros(column_of(arrival))
     some = F.when(F.pmod(F.hash(micros), F.lit(SAMPLE)) == 0, micros) if many else micros
     quantiles = F.percentile_approx(some, [quantile for quantile, _ in WEIGHTS], ACCURACY).alias("arrived")
     columns = F.sum(micros.cast("double")).alias("sum"), quantiles, F.count(micros).alias("known")

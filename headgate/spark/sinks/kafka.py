@@ -29,6 +29,7 @@ from pyspark.sql import types as T
 
 from headgate.core.quantities import choice
 from headgate.errors import GraphError
+from headgate.spark.columns import column_of
 from headgate.spark.connections.extras import require
 from headgate.spark.connections.failing import failure
 from headgate.spark.connections.kafka import (
@@ -136,9 +137,9 @@ class KafkaTopic:
         if key is not None and key not in kinds:
             raise GraphError(f'the key of the Kafka sink is "{key}", which is none of the columns: {", ".join(kinds)}')
         is_written_out = VALUE in kinds
-        value = F.col(VALUE) if is_written_out else F.to_json(F.struct(*map(_column, rows.columns)))
+        value = F.col(VALUE) if is_written_out else F.to_json(F.struct(*map(column_of, rows.columns)))
         headers = F.col(HEADERS) if is_written_out and HEADERS in kinds else F.lit(None)
-        named = F.lit(None) if key is None else _column(key)
+        named = F.lit(None) if key is None else column_of(key)
         if key is not None and not isinstance(kinds[key], T.BinaryType):
             named = named.cast("string")
         columns = {TO: F.lit(self.topic), KEY: named.cast("binary"), VALUE: value.cast("binary"), HEADERS: headers}
@@ -150,10 +151,6 @@ class KafkaTopic:
 
 
 HEADERS_TYPE = "array<struct<key: string, value: binary>>"
-
-
-def _column(name: str) -> Any:
-    return F.col("`{}`".format(name.replace("`", "``")))
 
 
 def kafka(

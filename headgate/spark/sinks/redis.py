@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
+from headgate.spark.columns import column_of
 from headgate.spark.connections.failing import failure
 from headgate.spark.connections.redis import URL, asking, check_url, connect, shown
 from headgate.spark.sinks.writing import Writing, writing_of
@@ -316,7 +317,7 @@ def texts(rows: DataFrame) -> DataFrame:
 
 
 def _text(column: T.StructField) -> Column:
-    value = F.col("`{}`".format(column.name.replace("`", "``")))
+    value = column_of(column.name)
     if isinstance(column.dataType, TYPES):
         return value
     return F.to_json(value) if isinstance(column.dataType, JSON_TYPES) else value.cast("string")

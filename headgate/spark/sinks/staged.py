@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.errors import EngineError, GraphError
+from headgate.spark.columns import column_of
 from headgate.spark.epochs.lanes import LaneError
 from headgate.spark.sinks.writing import Writing, writing_of
 from headgate.state.faults import reach
@@ -139,8 +139,7 @@ def _staged(rows: DataFrame, stage: Stage | None, sink: str) -> list[Receipt]:
 
 def by_number(rows: DataFrame) -> DataFrame:
     """Columns under numbers, as `mapInArrow` refuses names with dots."""
-    names = ("`{}`".format(name.replace("`", "``")) for name in rows.columns)
-    return rows.select(*(F.col(name).alias(f"column_{number}") for number, name in enumerate(names)))
+    return rows.select(*(column_of(name).alias(f"column_{number}") for number, name in enumerate(rows.columns)))
 
 
 def _in_lane(stage: Stage, sink: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

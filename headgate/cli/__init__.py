@@ -29,7 +29,7 @@ from headgate.cli.output import complain
 from headgate.errors import EngineLostError, HeadgateError
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
-"""What a shell reports after Ctrl-C, and for a program whose reader has gone."""
+"""Exit codes after Ctrl-C, and after the reader of the output closed the pipe, as a shell reports them."""
 
 TOGETHER: Mapping[tuple[str, ...], str] = {
     ("explain", "epochs"): "Show what happened to a job, or its last epochs.",
@@ -50,7 +50,7 @@ def main() -> None:
     """Entry point: run a command and leave with its exit code."""
     code = run_command(sys.argv[1:])
     if code == EngineLostError.exit_code:
-        # Threads that wait for a Spark that is gone would keep the process alive and delay its restart.
+        # Threads that wait for a lost Spark would keep the process alive and delay its restart.
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)
@@ -80,7 +80,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _leave_stdout() -> None:
-    """The interpreter flushes once more at its end; no reader is left by then."""
+    """Point standard output at /dev/null, because the flush of the interpreter at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -93,7 +93,7 @@ class Commands(click.Group):
     """A group whose help fits a screen: commands that are alike share a line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line per command, or per few."""
+        """Write one line per command, or per group of similar commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self._lines(formatter.width)))
 

@@ -100,7 +100,7 @@ def _adoptions_of(script: Script, every: RunSettings) -> list[Adoption]:
 
 @contextmanager
 def _limited(script: Path, limit_s: float) -> Iterator[None]:
-    """Stop a script that never waits for its queries."""
+    """Stop a script that neither ends nor calls `awaitTermination()` within the limit."""
 
     def give_up(*_: object) -> None:
         raise JobFileError(

@@ -1,4 +1,4 @@
-"""`headgate bench`."""
+"""`headgate bench`: measures Headgate and its baselines, one benchmark or all of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def bench(
 
 
 def _spread(low: float | None, high: float | None) -> str:
-    """Least and greatest; nothing for what was measured once."""
+    """Return the least and greatest value as text; empty if the figure was measured once."""
     from headgate.sim.reports import report
 
     return "" if low is None or high is None else f"{report.figure(low)} – {report.figure(high)}"
@@ -104,7 +104,7 @@ def _bench_all(full: bool, plot: str | None, json_too: bool) -> int:
 
 
 def _outcome(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What one of all benchmarks came to, as it ends."""
+    """Yield the outcome of a benchmark that has ended: bars that hold, duration and notes."""
     held = sum(bar["holds"] for bar in found["bars"])
     planned = f" ({show_seconds(found['planned_s'])} planned)" if found.get("planned_s") else ""
     took = f"{show_seconds(found['took_s'])}{planned}"

@@ -1,4 +1,4 @@
-"""`headgate demo`: the jobs while they run, then a table and a chart that compare both runs."""
+"""`headgate demo`: shows the jobs while they run, then compares both runs in a table and a chart."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _latency_chart(controlled: DemoRun, alone: DemoRun, name: str, step_s: float
 
 
 def chart(ours: Points, theirs: Points, intent_s: float, step_s: float) -> list[Text]:
-    """Two latencies over time and the intent, in lines of at most 80 columns, with the time at which the load steps up."""
+    """Draw two latencies over time and the intent, in lines of at most 80 columns, with the time at which the load steps up."""
     points = [*ours, *theirs]
     last_s = max((at_s for at_s, _ in points), default=0.0) or 1.0
     top_s = max(intent_s, *(value_s for _, value_s in points)) if points else intent_s

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
 NARROWEST, WIDEST = 10, 60
-"""Least and most characters of the longest bar; in between the bar takes what the terminal leaves."""
+"""Least and most characters of the longest bar; between these limits, the bar is as wide as the terminal allows."""
 SIGNS = {
     EpochPart.READ: "r",
     EpochPart.LOG: "l",
@@ -80,7 +80,7 @@ def _table(found: Sequence[EpochTiming]) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class EpochBar:
-    """The parts of an epoch, each with its share of the characters of the longest epoch."""
+    """The bar of one epoch: its parts in characters, on the scale of the longest epoch."""
 
     epoch: EpochTiming
     longest_s: float
@@ -92,9 +92,9 @@ class EpochBar:
         yield verbatim(self.text(min(options.max_width, WIDEST)))
 
     def text(self, width: int) -> str:
-        """The bar when the longest epoch has `width` characters.
+        """Return the bar, scaled so that the longest epoch has `width` characters.
 
-        A part begins where the part before it ends, rounded to a character: rounding never adds up.
+        The times at which parts begin and end are rounded to characters, so rounding errors never add up.
         """
         return "".join(self._pieces(width / self.longest_s if self.longest_s > 0 else 0.0))
 

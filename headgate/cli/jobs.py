@@ -26,7 +26,7 @@ NONE = "none"
 
 
 def client_of(home: str) -> Client:
-    """The service that a command talks to."""
+    """Return a client of the service that the command talks to."""
     from headgate.server.client import Client
     from headgate.server.home import Home
 
@@ -77,7 +77,7 @@ def intent(job: str, home: str, **given: str | None) -> None:
 
 
 def field_value(text: str) -> float | str | None:
-    """What a person typed: a number if it is one, None for "none"; the service says what is wrong with the rest."""
+    """Parse a value of the command line: a number, None for "none", or else the text, which the service checks."""
     if text.lower() == NONE:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`headgate explain` and `headgate status`: from the service that runs, or from the journal that it left."""
+"""`headgate explain` and `headgate status`, which read the running service, or the journal of a stopped service."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 SHOWN_ACTIONS = 5
 TROUBLE = 3
-"""Exit code of `headgate status` when a person should look."""
+"""Exit code of `headgate status` if a job or the control loop needs attention."""
 BILL_KEY = "bill"
-"""Where a journal has the bill of leased hosts, in words."""
+"""Key under which a journal keeps the bill of leased hosts as a sentence."""
 
 journal_option = click.option("--journal", metavar="FILE", help="Read this journal, whether or not a service runs.")
 
 
 @contextmanager
 def existing(journal: str) -> Iterator[SqliteJournal]:
-    """A journal to read."""
+    """Open an existing journal for reading."""
     from headgate.journal import SqliteJournal
 
     if not Path(journal).is_file():
@@ -59,7 +59,7 @@ def existing(journal: str) -> Iterator[SqliteJournal]:
 
 
 def _client(home: str) -> Client | None:
-    """The service in this place; None if nothing says that there is one."""
+    """Return a client of the service of this home, or of `--server`; None if the home has no running service."""
     from headgate.server.home import Home
 
     place, access = Home(Path(home)), access_of_command()
@@ -71,7 +71,7 @@ def _client(home: str) -> Client | None:
 
 
 def journal_in(home: str) -> str:
-    """Where the service of this place writes its journal."""
+    """Return the path of the journal in a home directory."""
     from headgate.server.home import Home
 
     return str(Home(Path(home)).journal)
@@ -178,7 +178,7 @@ def _show_recorded(journal: str, json_too: bool, stopped: bool = False) -> None:
 
 
 def _recorded(record: RoundRecord, about: Mapping[str, str], note: str = "") -> Iterator[RenderableType]:
-    """A round of a journal; with a note, what it says about the jobs does not hold any more."""
+    """Yield a recorded round; `note`, such as "stopped", marks figures that are no longer current."""
     import dataclasses
 
     from headgate import screen
@@ -195,7 +195,7 @@ def _recorded(record: RoundRecord, about: Mapping[str, str], note: str = "") -> 
 
 
 def live_status(status: Status) -> Iterator[RenderableType]:
-    """A running service: headline, jobs that run, jobs that do not, last actions, advice."""
+    """Yield the status of a running service: headline, running jobs, other jobs, last actions, advice, leased hosts."""
     from headgate import screen
 
     clock = clock_time(status.at_s) if status.at_s is not None else "no round yet"

@@ -29,7 +29,7 @@ def print_line(line: str) -> None:
 
 
 class JsonLog:
-    """Watches a service: alerts, actions, changes of jobs, and a summary every few rounds. Lines of several threads never mix."""
+    """A watcher that logs alerts, actions, changes of jobs, and a summary every few rounds. Lines of several threads never mix."""
 
     def __init__(self, write: Callable[[str], None] = print_line) -> None:
         self._write = write
@@ -37,7 +37,7 @@ class JsonLog:
         self._rounds = 0
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
-        """One turn of the loop is done."""
+        """Handle the end of a round of the control loop."""
         if action is not None:
             job = action.job or ""
             epoch = states[job].epoch if job in states else None
@@ -47,16 +47,16 @@ class JsonLog:
         self._rounds += 1
 
     def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
-        """Something happened to a job in an epoch, or to the service if it is empty."""
+        """Handle a message about a job and its epoch, or about the service if `job` is empty."""
         self.line(at_s, WARNING if text.startswith(ALERT) else INFO, text.removeprefix(ALERT), job, epoch)
 
     def complain(self, text: str) -> None:
-        """Something is wrong with the process itself; a log that cannot be written is no reason to end."""
+        """Log a warning about the process itself; a log that cannot be written is ignored."""
         with suppress(OSError):
             self.line(now_s(), WARNING, text)
 
     def line(self, at_s: float, level: str, message: str, job: str = "", epoch: int | None = None, **more: Any) -> None:
-        """Write one line; a line that belongs to no job, or to no epoch, has no such field."""
+        """Write one line; fields without a value, such as `job` or `epoch`, are left out."""
         about = {"job": job or None, "epoch": epoch}
         known = {name: value for name, value in {**about, **more}.items() if value is not None}
         time = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
@@ -66,7 +66,7 @@ class JsonLog:
 
     @contextmanager
     def taking_over(self) -> Iterator[None]:
-        """Python's own log and warnings go the same way while the block runs."""
+        """Redirect Python's logging and warnings to this log while the block runs."""
         root, handler = logging.getLogger(), _Handler(self)
         before, root.handlers = root.handlers, [handler]
         logging.captureWarnings(True)
@@ -78,14 +78,14 @@ class JsonLog:
 
 
 class _Handler(logging.Handler):
-    """A record of Python's log as a line, with the job and the epoch that its thread works for."""
+    """A logging handler that writes each record as a line, with the job and the epoch that the thread works for."""
 
     def __init__(self, log: JsonLog) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """The thread that logs must not fail because the output is full."""
+        """Write a record as a line; an output that is full does not make the logging thread fail."""
         with suppress(OSError):
             text = record.getMessage() if record.exc_info is None else self.format(record)
             level, works_for = record.levelname.lower(), log_context()

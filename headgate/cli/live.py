@@ -1,4 +1,4 @@
-"""The live table of a running service: the screen of the simulator, by the clock, with the jobs that do not run."""
+"""The live table of a running service: the simulator's screen with wall-clock times and the jobs that do not run."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ROUNDS_PER_LINE = 10
 
 
 class ServiceScreen(Screen):
-    """Watches a service: rounds in the table, everything else as a line above it."""
+    """A watcher that shows rounds in a live table, and messages as lines above the table."""
 
     def __init__(self, console: Console, round_s: float) -> None:
         super().__init__(console, clock=time_of_day, line_every_s=ROUNDS_PER_LINE * round_s)
         self._states: Mapping[str, JobState] = {}
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
-        """One turn of the loop is done."""
+        """Handle the end of a round of the control loop."""
         self._states = states
         self.show(view, phase, action)
 
     def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
-        """Something happened to a job, or to the service if it is empty."""
+        """Handle a message about a job, or about the service if `job` is empty."""
         line = f"{time_of_day(at_s)}  {job or 'headgate'}: {text}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -65,9 +65,9 @@ def _stopped(states: Mapping[str, JobState]) -> Iterable[Text]:
 
 
 class Steadfast:
-    """A watcher whose output may be full: what cannot be written is lost, jobs go on, and standard error says so once.
+    """A watcher that survives a full output: lines that cannot be written are lost, and the loss is reported once.
 
-    Output that was closed still ends the service: no reader is left.
+    A closed output still ends the service, because no reader is left.
     """
 
     def __init__(self, watcher: Watcher, complain: Callable[[str], None]) -> None:
@@ -75,12 +75,12 @@ class Steadfast:
         self._complained = False
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
-        """One turn of the loop is done."""
+        """Handle the end of a round of the control loop."""
         with self._tried():
             self._watcher.round(view, phase, action, states)
 
     def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
-        """Something happened to a job, or to the service if it is empty."""
+        """Handle a message about a job, or about the service if `job` is empty."""
         with self._tried():
             self._watcher.tell(at_s, job, text, epoch)
 

@@ -11,7 +11,7 @@ from headgate.cli.output import home_option
 
 
 def shipped(name: str) -> str:
-    """A file that comes with Headgate."""
+    """Return the text of a file that ships with Headgate."""
     return (files("headgate.server") / "prometheus" / name).read_text()
 
 

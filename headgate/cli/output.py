@@ -1,4 +1,4 @@
-"""What the commands print with, and the options that several of them have."""
+"""Functions with which the commands print, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 PIPED_WIDTH = 140
-"""Width of tables where no terminal says how wide it is."""
+"""Width of tables in characters if the output is not a terminal."""
 
 as_json = click.option("--json", "json_too", is_flag=True, help="Print one line of JSON at the end.")
 home_option = click.option(
@@ -43,7 +43,7 @@ def _kept(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 def service_option(command: Callback) -> Callback:
-    """Which service a command talks to: the one of a home, or one elsewhere with the token of a tenant."""
+    """Add the options that name the service: its home, or the address of a service elsewhere and the token of a tenant."""
     options = (
         home_option,
         click.option(
@@ -67,7 +67,7 @@ def service_option(command: Callback) -> Callback:
 
 
 def access_of_command() -> Access:
-    """How the command that runs now reaches its service."""
+    """Return how the current command reaches its service, by its options or by the environment."""
     from headgate.server.client import Access
 
     given = context.meta if (context := click.get_current_context(silent=True)) is not None else {}
@@ -89,23 +89,23 @@ def show(*parts: RenderableType) -> None:
 
 
 def complain(sentence: str) -> None:
-    """One line on standard error."""
-    with suppress(OSError):  # the reader may have gone
+    """Print one line on standard error."""
+    with suppress(OSError):  # standard error may be closed
         print(f"headgate: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
 
 
 def verbatim(text: str) -> Text:
-    """Text in which square brackets are square brackets."""
+    """Return text that rich prints as given, without reading square brackets as markup."""
     return Text(text)
 
 
 def show_json(value: Any) -> None:
-    """One line."""
+    """Print a value as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]]) -> RenderableType:
-    """Rows of text, or of other things that can be drawn, under a headline."""
+    """Return a table with a header; cells are text or other renderables."""
     from rich import box
     from rich.table import Table
 
@@ -116,7 +116,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]]
 
 
 def pairs(given: Sequence[str], option: str = "set", example: str = "round_s=5") -> dict[str, str]:
-    """What was given as `name=value`, several times."""
+    """Parse the values of a repeated option that takes `name=value`."""
     for text in given:
         if "=" not in text:
             raise InputError(f'--{option} is "{text}"; it must be name=value, such as {example}')
@@ -124,18 +124,18 @@ def pairs(given: Sequence[str], option: str = "set", example: str = "round_s=5")
 
 
 def clock_time(at_s: float) -> str:
-    """A moment by the clock and the calendar."""
+    """Return a time as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 def time_of_day(at_s: float) -> str:
-    """A moment of today."""
+    """Return a time as local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
 @contextmanager
 def opened(journal: str | None, settings: Settings) -> Iterator[SqliteJournal | None]:
-    """A journal to write to, if one was asked for; its directory is made."""
+    """Open a journal for writing and create its directory; yields None if `journal` is None."""
     if journal is None:
         yield None
         return
@@ -156,7 +156,7 @@ def opened(journal: str | None, settings: Settings) -> Iterator[SqliteJournal | 
 
 @contextmanager
 def progress_bar(what: str, total: int, hidden: bool = False) -> Iterator[Progress]:
-    """A bar on stderr, if stderr is a terminal."""
+    """Show a progress bar on standard error, if standard error is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
@@ -165,7 +165,7 @@ def progress_bar(what: str, total: int, hidden: bool = False) -> Iterator[Progre
 
 
 def by_the_clock(about: Mapping[str, str]) -> bool:
-    """Whether the times of a journal are those of a clock on the wall."""
+    """Whether the times of a journal are wall-clock times, not simulated times."""
     from headgate import explain
 
     return about.get(explain.CLOCK_KEY) == explain.WALL_CLOCK

@@ -1,4 +1,4 @@
-"""`headgate settings` and `headgate rules`: what the docs say, printed from the code."""
+"""`headgate settings` and `headgate rules`, which print the reference of settings and scheduler rules from the code."""
 
 from __future__ import annotations
 

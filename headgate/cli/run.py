@@ -1,4 +1,4 @@
-"""`headgate run`: a service from its options to its summary."""
+"""`headgate run`: reads the options, runs the service and prints its summary."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def run(
     with place.held():
         log = _json_log() if log_format == JSON else None
         life = _life(place, every, for_s, no_restart, log.complain if log is not None else complain)
-        # From here on in the process of the service: its parent stays small, and has no threads.
+        # From here on, the code runs in the process of the service; the parent stays small and has no threads.
         from headgate.server.run import Plan
         from headgate.server.service import Loop
 
@@ -171,7 +171,7 @@ def run(
 
 
 def _tls(address: str, certificate: str | None, key: str | None) -> Tls | None:
-    """What the API shows; checked before anything starts."""
+    """Return the checked certificate of the API; None for plain HTTP."""
     from headgate.server.listening import Tls, check_listening
 
     if (certificate is None) != (key is None):
@@ -202,7 +202,7 @@ def _echo_json(done: Summary) -> None:
 def _life(
     home: Home, every: RunSettings, for_s: float | None, no_restart: bool, tell: Callable[[str], None]
 ) -> ServiceStart:
-    """The life of a service, in its process; its parent exits here as the last one did."""
+    """Return in the process of the service; the supervising parent stays here and exits with the last exit code."""
     from headgate.server.supervise import ServiceStart, Supervisor, can_supervise
 
     if no_restart or not can_supervise():
@@ -232,7 +232,7 @@ def _baseline(provisioner: str, hosts: str | None, policy: str) -> ProvisionerNa
 
 
 def _hosts(hosts: str, master: str | None, every: RunSettings) -> tuple[Terms, HostSource]:
-    """What `--hosts` leases, on which terms: hosts of one type, as the settings have it."""
+    """Return the terms and the source of the hosts that `--hosts` leases; all hosts have the type of the settings."""
     from headgate.hosts.leases import Budget
     from headgate.hosts.provision import Terms
 
@@ -265,7 +265,7 @@ def _run(plan: Plan) -> Summary:
 
 
 def _run_logged(plan: Plan, log: JsonLog) -> Summary:
-    """The same, with nothing on standard output but lines of JSON."""
+    """Run the service with only lines of JSON on standard output."""
     from headgate.cli.live import Steadfast
     from headgate.clock import now_s
     from headgate.server.run import run as run_service
@@ -279,14 +279,14 @@ def _run_logged(plan: Plan, log: JsonLog) -> Summary:
 def open_engine(
     home: Path, settings: SparkSettings, master: str | None, extra: Mapping[str, str] | None = None
 ) -> Jobs:
-    """Spark, which takes a while to start and is not needed by the other commands."""
+    """Start Spark; the import is late, because other commands do not need Spark."""
     from headgate.spark.engine import open_engine as open_spark
 
     return open_spark(home, settings, master, extra)
 
 
 def read_files(files: Sequence[str], params: Sequence[str]) -> list[ClusterFile]:
-    """Job files and cluster files; parameters go to every job file."""
+    """Read job files and cluster files; parameters go to every job file."""
     from headgate.jobfile import JOB_SUFFIX
     from headgate.jobfile import read as read_file
 
@@ -317,7 +317,7 @@ def _parameters(params: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Numbers, true, false, lists and quoted text as JSON has them; anything else is text."""
+    """Parse a parameter as JSON; anything that is not JSON stays text, as do NaN and Infinity."""
 
     def text_after_all(constant: str) -> Any:
         raise ValueError(constant)
@@ -329,7 +329,7 @@ def _value(text: str) -> Any:
 
 
 def _values(read: Sequence[ClusterFile], fast: bool, slots: str | None, settings: Sequence[str]) -> Mapping[str, Any]:
-    """What was said last and closest counts: the files, then `--fast`, then single settings."""
+    """Merge the settings; later sources win: the files, `--fast`, `--slots`, `--set`."""
     of_files = {name: value for file in read for name, value in file.settings.items()}
     of_slots = {} if slots is None else {"slots": slots}
     return {**of_files, **({**FAST, **FAST_HOSTS, **FAST_SPARK} if fast else {}), **of_slots, **pairs(settings)}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headgate.sim.spec import Scenario
 
 WATCH_S = 60.0
-"""How long a watched simulation takes for the person in front of it."""
+"""Real time in seconds over which a watched simulation is spread."""
 PICTURE_S = 0.1
 
 
@@ -127,7 +127,7 @@ def _simulate_one(experiment: Experiment, seed: int, journal: str | None, watch:
 
 @contextmanager
 def watching(scenario: Scenario, watch: bool) -> Iterator[Watcher | None]:
-    """A watcher that shows the first run live; rounds are spread over a minute if there is a terminal to see them."""
+    """Yield a watcher that shows the first run live, or None; on a terminal, the rounds are spread over a minute."""
     if not watch:
         yield None
         return
@@ -219,7 +219,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_picture(plot: str | None) -> None:
-    """Refuse before the simulation what could not be written after it."""
+    """Refuse a picture file that cannot be written, before the simulation runs."""
     if plot is None:
         return
     path = Path(plot)

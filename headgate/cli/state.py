@@ -1,4 +1,4 @@
-"""`headgate state`: what a keyed operator remembers."""
+"""`headgate state`: shows the state of a keyed operator, or doubles the slices of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN_KEYS = 20
 
 
 class ShowsByDefault(click.Group):
-    """A group whose command `show` needs no name: `headgate state JOB OPERATOR`."""
+    """A group that runs `show` if no command is named: `headgate state JOB OPERATOR`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):
@@ -128,7 +128,7 @@ def _show_hosts(job: Path, operator: str, json_too: bool) -> None:
 
 
 def _job(home: Path, job: str, operator: str | None = None) -> Path:
-    """The job's directory; refuses a job or an operator that has no state there."""
+    """Return the directory of a job; refuses a job or an operator without keyed state."""
     places = {place.parent.parent.name for place in (home / "jobs").glob("*/keyed/*")}
     if job not in places:
         raise InputError(f'no job "{job}" has keyed state in "{home}".{did_you_mean(job, places)}')
@@ -156,7 +156,7 @@ def _entry_rows(entries: list[Entry], most: int) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has; names of a dict as text."""
+    """Convert a value to types of JSON; keys of a dict become text."""
     if isinstance(value, dict):
         return {name if isinstance(name, str) else str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -52,7 +52,7 @@ def list_(home: str, json_too: bool) -> None:
 
 
 def tenants_table(tenants: dict[str, Any]) -> Any:
-    """Tenants as rows: used and limit, satisfaction, cost."""
+    """Return a table of tenants with usage and limits, satisfaction, weight and cost."""
     rows = [
         (
             name,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.sim.whatif import Answer, JobOutlook, Outlook, Question
 
 CELLS = 24
-"""Width of a bar."""
+"""Width of a bar in characters."""
 COURSE_CELLS = 60
 UNITS = ("slots", "hosts")
 
@@ -68,7 +68,7 @@ def _question(
 
 
 def parsed_loads(texts: Sequence[str]) -> dict[str, float]:
-    """Multiples from texts such as "page-load=2x".
+    """Parse multiples of loads from texts such as "page-load=2x".
 
     >>> parsed_loads(["all=2x", "fraud=0.5"])
     {'all': 2.0, 'fraud': 0.5}
@@ -87,7 +87,7 @@ def parsed_loads(texts: Sequence[str]) -> dict[str, float]:
 
 
 def parsed_intents(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Fields of intents from texts such as "fraud:latency=1s,worth=50".
+    """Parse changed fields of intents from texts such as "fraud:latency=1s,worth=50".
 
     >>> parsed_intents(["fraud:latency=1s,worth=50"])
     {'fraud': {'latency': '1s', 'worth': 50.0}}
@@ -136,7 +136,7 @@ def _search(answer: Answer, unit: str) -> Iterator[RenderableType]:
 
 
 def _row(name: str, now: JobOutlook | None, then: JobOutlook) -> tuple[str, ...]:
-    """Each cell has what is measured now and what is predicted, or one figure where both are the same."""
+    """Return the cells of a job: the measured and the predicted figure, or one figure if both are the same."""
     return (
         name,
         then.intent,

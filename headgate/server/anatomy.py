@@ -14,11 +14,11 @@ SHOWN_KEYS = 10
 
 @dataclass(frozen=True, slots=True)
 class LaneDetail:
-    """One lane of an operator; None where the engine does not say."""
+    """One lane of an operator; fields are None if the engine does not report them."""
 
     rows_s: float | None
     busy: float | None
-    """Share of the window in which the lane was busy; the busiest lane has that of its operator."""
+    """Share of the window in which the lane was busy; the busiest lane has the value of its operator."""
     host: str | None
 
 
@@ -35,11 +35,11 @@ class SliceDetail:
 
 @dataclass(frozen=True, slots=True)
 class HotKeyDetail:
-    """One of the fullest keys of an operator."""
+    """One of the keys of an operator that receive the most rows."""
 
     key: str
     share: float
-    """The share of the operator's rows that the key had at least; recent rows weigh most."""
+    """Lower bound of the key's share of the operator's rows; recent rows weigh most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class OperatorDetail:
     """`source`, `sink` or `operator`."""
     inputs: tuple[str, ...]
     lanes: int | None
-    """None for an operator that runs in the tasks of its input."""
+    """Number of lanes; None for a fused operator, which runs in the tasks of its input."""
     rows_s: float | None
     busy: float | None
-    """Share of the window in which its busiest lane was busy; None if it is fused: its time counts for the operator before it."""
+    """Share of the window in which the busiest lane was busy; None for a fused operator, because its input includes its time."""
     backlog: float | None
     per_lane: tuple[LaneDetail, ...]
     slices: tuple[SliceDetail, ...]
@@ -63,7 +63,7 @@ class OperatorDetail:
 
 @dataclass(frozen=True, slots=True)
 class EdgeDetail:
-    """Rows between two operators."""
+    """The rows per second that one operator sends to another."""
 
     source: str
     target: str
@@ -72,7 +72,7 @@ class EdgeDetail:
 
 @dataclass(frozen=True, slots=True)
 class KeyedDetail:
-    """What is known of the keyed state of a job besides its readings, by operator."""
+    """Hot keys and snapshot sizes of the keyed state of a job, by operator."""
 
     hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     slice_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ NOTHING_KEYED = KeyedDetail()
 
 
 def finished(span: Span | None) -> Span | None:
-    """The span, if an epoch ended in it: counters do not change before, which does not mean that lanes are idle."""
+    """Return the span if an epoch ended in it, else None: unchanged counters before the end of an epoch do not mean idle lanes."""
     if span is None or (span.last.reading.epochs is not None and span.last.reading.epochs == span.first.reading.epochs):
         return None
     return span
@@ -125,7 +125,7 @@ def _operator(view: JobView, name: str, busy: float | None) -> OperatorDetail:
 
 
 def _backlog(graph: Graph, sample: Sample, name: str) -> float:
-    """Rows that wait in front of the lanes, or else rows that were sent to the operator and not processed."""
+    """Return the rows queued in front of the lanes or, if not reported, the rows sent to the operator and not processed."""
     reading = sample.reading
     operator = reading.operators[name]
     if operator.queued is not None:
@@ -164,7 +164,7 @@ def _at(hosts: tuple[str, ...] | None, lane: int) -> str | None:
 
 
 def edges_of(view: JobView) -> tuple[EdgeDetail, ...]:
-    """Which operator sends how many rows to which."""
+    """Return the edges of a job with their rows per second."""
     span = finished(view.span)
     return tuple(
         EdgeDetail(parent, child, span.sent(parent, child) / span.seconds if span is not None else None)

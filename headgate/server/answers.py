@@ -11,7 +11,7 @@ from fastapi import Response
 
 @dataclass(frozen=True, slots=True)
 class RefusalAnswer:
-    """Why a request is not fulfilled, in one sentence."""
+    """The answer to a refused request: the reason in one sentence."""
 
     error: str
 
@@ -24,16 +24,16 @@ class Named:
 
 
 def documented(model: Any, code: int = 200) -> dict[int | str, dict[str, Any]]:
-    """The shapes of an answer and of refusals for OpenAPI; the answer itself is encoded without a second check."""
+    """Return the schemas of an answer and of refusals for OpenAPI; answers are not validated against the schema."""
     return {code: {"model": model}, "4XX": {"model": RefusalAnswer, "description": "The request is refused"}}
 
 
 def json_answer(value: Any, code: int = 200) -> Response:
-    """A value as JSON; pages must not keep it."""
+    """Return a value as JSON that browsers must not cache."""
     content = msgspec.json.encode(value)
     return Response(content, code, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def refusal(sentence: str, code: int) -> Response:
-    """Why a request is not fulfilled, on one line."""
+    """Return a refusal with the reason on one line."""
     return json_answer(RefusalAnswer(" ".join(sentence.split())), code)

@@ -50,7 +50,7 @@ from headgate.server.what_if import WhatIf, WhatIfAnswer, WhatIfQuestion
 
 PREFIX = "/api/v1"
 LOOK_S, BEAT_S = 1.0, 15.0
-"""How often an open stream looks for news, and says that it is still there."""
+"""Seconds between two checks of an open event stream for changes, and longest time without a message on the stream."""
 SHOWN_ACTIONS, SHOWN_CHANGES, SHOWN_FAILURES = 300, 50, 10
 WEEK_S = 604_800.0
 
@@ -65,7 +65,7 @@ Points = Annotated[int, Query(ge=2, le=2000, description="Most points of a serie
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A host: what it has, how loaded it is, and for how long it is paid."""
+    """A host: its cores and slots, its load, and its lease."""
 
     name: str
     cores: float | None
@@ -74,7 +74,7 @@ class HostRow:
     lease: LeaseStatus | None
     slots: float | None = None
     silent_s: float | None = None
-    """Seconds since its last heartbeat, if that is too long ago to judge jobs with lanes there."""
+    """Seconds since the last heartbeat if too long ago to judge jobs with lanes on the host; None for other hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,17 @@ class Cluster:
     utility: UtilitySeries
     actions: list[ActionEntry]
     more_actions: int
-    """Earlier actions of the range that `actions` leaves out."""
+    """Number of earlier actions in the range that `actions` leaves out."""
     hosts: list[HostRow]
     bill: BillRow | None
     changes: tuple[Change, ...]
     tenants: dict[str, TenantStatus]
-    """What the jobs of each tenant take, earn and cost."""
+    """Usage, utility and cost of the jobs of each tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job as a row: what it should do, what it does, and how that went lately."""
+    """One job as a row: its status, its lanes, and its recent measurements."""
 
     name: str
     status: JobStatus
@@ -138,7 +138,7 @@ class JobList:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job: its inside, its past, its failures."""
+    """One job: its operators, its latency and actions over time, and its failures."""
 
     now_s: float
     name: str
@@ -149,7 +149,7 @@ class JobDetail:
     latency: LatencySeries
     actions: list[ActionEntry]
     more_actions: int
-    """Earlier actions of the range that `actions` leaves out."""
+    """Number of earlier actions in the range that `actions` leaves out."""
     failures: list[FailureStatus]
     intent: dict[str, Any]
     """The goals of the intent, for a form."""
@@ -166,7 +166,7 @@ class Story:
 
 
 class Dashboard:
-    """Answers what the pages show, from the board and the journal."""
+    """Answers the requests of the dashboard from the status board and the journal."""
 
     def __init__(self, service: Service, changes: Changes, what_if_s: float) -> None:
         self._service, self._changes = service, changes
@@ -245,7 +245,7 @@ class Dashboard:
         return JobEpochs(self._service.engine.epochs(name))
 
     def _view(self, name: str, status: JobStatus) -> JobView | None:
-        """What was measured of a job that runs; a job that does not has no inside."""
+        """Return the measurements of a running job; None for any other job."""
         picture = self._service.board.picture()
         if picture is None or status.state != JobPhase.RUNNING.value:
             return None
@@ -271,7 +271,7 @@ class Dashboard:
         }
 
     def mark(self) -> tuple[object, ...]:
-        """Differs whenever there is something new to show."""
+        """Return a value that changes whenever the dashboard has something new to show."""
         board = self._service.board
         return (id(board.picture()), board.phase(), tuple(board.states().items()), len(self._changes.all()))
 
@@ -310,7 +310,7 @@ def _bill(leases: LeasesStatus | None) -> BillRow | None:
 
 
 def questions(dashboard: Dashboard, closing: threading.Event, sessions: Sessions) -> APIRouter:
-    """Everything that can be asked under `/api/v1`."""
+    """Return the routes of the dashboard's data under `/api/v1`."""
     router = APIRouter(prefix=PREFIX, tags=["questions"])
 
     @router.get("/cluster", responses=documented(Cluster), summary="Total utility, actions, hosts, bill")
@@ -364,7 +364,7 @@ def questions(dashboard: Dashboard, closing: threading.Event, sessions: Sessions
 
 
 async def _news(dashboard: Dashboard, request: Request, open_: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """One event for each change; a stream ends with the service, so that a stop does not wait for it, and with its token."""
+    """Yield one event per change; the stream ends when the service stops, or when the token expires or is revoked."""
     seen, quiet_s = dashboard.mark(), 0.0
     yield b"retry: 2000\nevent: hello\ndata: {}\n\n"
     while open_() and not await request.is_disconnected():
@@ -380,7 +380,7 @@ async def _news(dashboard: Dashboard, request: Request, open_: Callable[[], bool
 
 
 def _body_schema(model: type) -> dict[str, Any]:
-    """The shape of a body for OpenAPI; the question itself is checked where it is answered, in sentences."""
+    """Return the schema of a body for OpenAPI; the handler checks the body itself, to refuse it in a sentence."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _schema(model)}}}}
 
 

@@ -57,7 +57,7 @@ CODES: tuple[tuple[type[HeadgateError], int], ...] = (
     (EngineError, 503),
     (HeadgateError, 500),
 )
-"""The first that fits."""
+"""HTTP status codes by kind of error; the first matching kind applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class RemovedAnswer:
 
     name: str
     note: str
-    """What is left to do, if anything is."""
+    """What the user still has to do; empty if nothing."""
 
 
 def app_of(
     service: Service, token: str, settings: ServiceSettings | None = None, metrics_token: str | None = None
 ) -> FastAPI:
-    """The API of a service: `uvicorn.run(app_of(service, token))`. The token of the metrics opens nothing else."""
+    """Return the API of a service, for `uvicorn.run(app_of(service, token))`; `metrics_token` gives access to the metrics only."""
     settings = settings or ServiceSettings()
     app = FastAPI(
         title="Headgate",
@@ -129,7 +129,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 
 
 def _changes(service: Service, changes: Changes) -> APIRouter:
-    """Everything that can be changed; each change is kept with the name of who made it."""
+    """Return the routes that change jobs; each change is recorded in the audit log with its author."""
     router = APIRouter()
 
     def note(request: Request, job: str, what: str) -> None:
@@ -205,13 +205,13 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def listen(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
-    """A socket to serve on; port 0 is any free one."""
+    """Open a listening socket; port 0 takes any free port."""
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"port {port} of {host} cannot be used: {reason}; leave out --port for any free one") from None
-    # Connections inherit it; without it, the body of an answer waits 40 ms for the client to acknowledge the head.
+    # Connections inherit the option; without the option, the body of an answer waits 40 ms for the client to acknowledge the head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
@@ -237,7 +237,7 @@ def served(
 
 
 class Api:
-    """One server after another on one socket: a server that ended can be followed by a new one."""
+    """The API server on one socket; after a server has ended, `run` starts a new one."""
 
     def __init__(
         self, app: FastAPI, listening: socket.socket, settings: ServiceSettings, tls: Tls | None = None
@@ -252,19 +252,19 @@ class Api:
         self.server = uvicorn.Server(self._config)
 
     def run(self) -> None:
-        """Serve until stopped; uvicorn closes the sockets that it was given, so it is given a copy."""
+        """Serve until stopped, on a copy of the socket, because uvicorn closes the sockets that it serves."""
         self.server = uvicorn.Server(self._config)
         self._closing.clear()
         with closing(self._listening.dup()) as copy:
             self.server.run([copy])
 
     def stop(self) -> None:
-        """End the server that runs; streams of events end by themselves."""
+        """End the running server; event streams end by themselves."""
         self._closing.set()
         self.server.should_exit = True
 
     def await_start(self) -> None:
-        """Return once it answers."""
+        """Wait until the server has started."""
         deadline_s = time.monotonic() + START_S
         while not self.server.started:
             if time.monotonic() > deadline_s:

@@ -1,6 +1,6 @@
 """The published status of a service, for any thread: the picture of the last round, and the age of that picture.
 
-The loop publishes; requests read. Every field is replaced as a whole, and what it holds is never changed.
+The control loop publishes, and requests read. Every field is replaced as a whole; a published value is never modified.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.server.status import (
 KEPT_ACTIONS = 20
 KEPT_FAILURES = 200
 STARTING, STALE = "starting", "stale"
-"""Phases of a loop that has not turned yet, or not for long."""
+"""Phases before the first round, and after too long a time without a completed round."""
 BROKEN = (JobPhase.FAILED, JobPhase.RETRYING)
 
 Value = TypeVar("Value")
@@ -48,18 +48,18 @@ class FailureStatus:
     state: str
     reason: str
     trace: str = ""
-    """Where it happened, shortened; empty if the engine does not say."""
+    """Shortened stack trace of the failure; empty if the engine does not report one."""
 
 
 class PublishedTable(Generic[Value]):
-    """Values by name for many threads: writers replace the whole under a lock, readers keep the one that they took."""
+    """A table of values for many threads: writers replace the whole dict under a lock, so that readers never see a change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, Value] = {}
 
     def now(self) -> Mapping[str, Value]:
-        """As of now; it does not change any more."""
+        """Return the current values; the returned mapping never changes."""
         return self._values
 
     def put(self, name: str, value: Value) -> None:
@@ -76,41 +76,41 @@ class PublishedTable(Generic[Value]):
 
 
 class StatusBoard:
-    """The state of a service for others to read."""
+    """The state of a service, published by the control loop for other threads."""
 
     def __init__(self, engine: Jobs, settings: Settings, policy: str, now_s: Callable[[], float]) -> None:
         self._engine, self._policy, self._now_s = engine, policy, now_s
         self._stale_s = settings.stale_rounds * settings.round_s
         self._started_s = now_s()
         self._picture: Picture | None = None
-        """Of the last round; only the loop replaces it, as it does `actions`, `leases`, `trouble` and `last_round_failed`."""
+        """Picture of the last round. Only the loop replaces `_picture`, `actions`, `leases`, `trouble` and `last_round_failed`."""
         self.actions: tuple[ActionStatus, ...] = ()
         self.leases: LeasesStatus | None = None
         self.failures: tuple[FailureStatus, ...] = ()
-        """Since the start of the service, newest last; only the loop replaces it."""
+        """The last failures since the start of the service, newest last; only the loop replaces the tuple."""
         self.trouble = ""
+        """Error of the last round, or of a step beside the round, in a sentence; empty without an error."""
         self.last_round_failed = False
-        """Why the last round was not completed, or not as it should be."""
         self.declared: PublishedTable[DeclaredJob] = PublishedTable()
         self.unstarted: PublishedTable[JobState] = PublishedTable()
-        """Jobs that could not be started when the service was; the engine has not heard of them."""
+        """Jobs that the engine does not know, because they wait for their first start or could not be started."""
 
     def publish(self, picture: Picture, done: Sequence[ActionStatus]) -> None:
-        """One more round."""
+        """Publish the picture of a round and its actions."""
         self.actions = (*self.actions, *done)[-KEPT_ACTIONS:]
         self._picture = picture
 
     def picture(self) -> Picture | None:
-        """The last round; None before the first."""
+        """Return the picture of the last round; None before the first round."""
         return self._picture
 
     def note_failure(self, job: str, state: JobState) -> None:
-        """A job does not run any more."""
+        """Record that a job stopped running."""
         failure = FailureStatus(state.since_s, job, state.phase.value, state.reason, state.trace)
         self.failures = (*self.failures, failure)[-KEPT_FAILURES:]
 
     def stale_view(self) -> View | None:
-        """The last view without verdicts, if it is stale; None if it is not, or if there is none."""
+        """Return the last view without verdicts if the view is stale; None if the view is fresh or missing."""
         picture = self._picture
         if picture is None or self._now_s() - picture.taken_s <= self._stale_s:
             return None
@@ -118,11 +118,11 @@ class StatusBoard:
         return dataclasses.replace(picture.view, jobs=jobs)
 
     def states(self) -> dict[str, JobState]:
-        """All jobs, also those that could not be started."""
+        """Return the states of all jobs, including jobs that have not started."""
         return {**self._engine.states(), **self.unstarted.now()}
 
     def status(self) -> Status:
-        """Everything at this moment."""
+        """Return the status of the service at this moment."""
         picture = self._picture
         view = picture.view if picture is not None else None
         jobs, phase = self._jobs(picture), self.phase()
@@ -145,7 +145,7 @@ class StatusBoard:
         )
 
     def health(self, detailed: bool = True) -> Health:
-        """Whether the control loop completes rounds and the engine answers; details may name jobs, which are not for everybody."""
+        """Whether the control loop completes rounds and the engine answers; with `detailed`, the sentence may name jobs."""
         picture, lost, trouble = self._picture, self._engine.lost(), self.trouble if detailed else ""
         age_s = self._now_s() - picture.taken_s if picture is not None else None
         if lost:
@@ -159,7 +159,7 @@ class StatusBoard:
         return Health(True, trouble or "the loop turns and the engine answers", age_s)
 
     def _problem(self, jobs: Mapping[str, JobStatus]) -> str:
-        """The problems for a person to solve. The first round of a service may take as long as any other round."""
+        """Return the problems for a person to solve; a missing first round is a problem only once other readings would be stale."""
         health = self.health()
         waited_s = self._now_s() - self._started_s if health.round_age_s is None else health.round_age_s
         standing = self.trouble if health.healthy or waited_s <= self._stale_s else health.sentence
@@ -168,7 +168,7 @@ class StatusBoard:
         return "; ".join(text for text in (self._engine.lost() or standing, silence, problem_of(jobs)) if text)
 
     def phase(self) -> str:
-        """Phase of the scheduler; stale without fresh rounds. A job without readings is stale while other jobs are not."""
+        """Return the phase of the scheduler; "stale" without a recent round. A single job can be stale in any phase."""
         picture = self._picture
         if picture is None:
             return STARTING
@@ -190,7 +190,7 @@ class StatusBoard:
         return job_status(state, declared, picture.view.jobs.get(name), age_s, self._stale_s)
 
     def satisfaction(self, view: View) -> float | None:
-        """Utility as a share of what the jobs are worth; one that failed has none, one that is not judged yet is left out."""
+        """Utility as a share of the worth of the jobs: failed jobs count with utility 0, jobs not judged yet are left out."""
         got = {name: job.utility for name, job in view.jobs.items() if job.utility is not None}
         got |= {name: 0.0 for name, state in self.states().items() if state.phase in BROKEN}
         worth = sum(declared.worth for name, declared in self.declared.now().items() if name in got)

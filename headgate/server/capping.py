@@ -1,7 +1,7 @@
 """An engine that keeps the lanes and shares of jobs within the quotas of their tenants, for every policy.
 
-The controller sees a limit of lanes for each operator, so that it asks for what is left. An action that goes beyond is refused, as an
-engine refuses what it cannot do. Only the loop uses it.
+The controller sees a limit of lanes for each operator, so that it asks only for lanes that the quota leaves. `CappedEngine` refuses
+an action beyond a quota. Only the control loop uses a `CappedEngine`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from headgate.core.model import Action, Allocation, Graph, Job, Outcome, Snapsho
 from headgate.ports import Engine
 
 Limit = Callable[[str], float | None]
-"""What the jobs of a tenant may have together; None: no limit."""
+"""Returns the most lanes, or the most share, that the jobs of a tenant may have together; None means no limit."""
 
 
 class CappedEngine:
-    """The engine of a service, as its controller sees it."""
+    """The engine that the controller of a service uses; it enforces the quotas and weights of tenants."""
 
     def __init__(self, engine: Engine, lane_limit: Limit, share_limit: Limit, weight: Callable[[str], float]) -> None:
         self._engine, self._lane_limit, self._share_limit, self._weight = engine, lane_limit, share_limit, weight
         self._allocation: Allocation = {}
         self._shares: dict[str, int] = {}
-        """Of jobs whose share was not raised. As of the last reading, as is `_allocation`."""
+        """Share of each job by its last reading, used unless the share was raised; `_allocation` is from the last reading, too."""
 
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs with the lanes that are left to their tenants, and the weights of these."""
+        """Return the jobs, each limited to the lanes that its tenant has left, and with the weight of the tenant."""
         jobs = self._engine.jobs()
         return {name: self._capped(job, self._lanes_left(job.tenant, jobs)) for name, job in jobs.items()}
 
@@ -40,7 +40,7 @@ class CappedEngine:
         return snapshot
 
     def apply(self, action: Action) -> Outcome:
-        """Refuse what goes beyond a quota; jobs that are above it already may only shrink."""
+        """Apply an action; refuse an action that puts a tenant above a quota and above its present usage."""
         jobs, before = self._engine.jobs(), self._allocation
         after = {**before, **action.changes}
         told = _beyond("lanes", self._lane_limit, _lanes_by_tenant(jobs, before), _lanes_by_tenant(jobs, after))
@@ -82,7 +82,7 @@ def _least(own: int | None, limit: int) -> int:
 
 
 def _beyond(unit: str, limit: Limit, now: Mapping[str, int], then: Mapping[str, int]) -> str:
-    """Which tenant would have more than its limit and more than now; empty if none would."""
+    """Return why an action is refused: a tenant would have more than its limit and more than now; empty if no tenant would."""
     for tenant, wanted in then.items():
         most = limit(tenant)
         if most is not None and wanted > max(most, now[tenant]):

@@ -18,7 +18,7 @@ from headgate.errors import InputError
 
 FILE = "changes.jsonl"
 LONGEST = 500
-"""Signs of a submit that are kept, and of a complaint."""
+"""Most characters of the text of a submit, and of the changes in a complaint."""
 LOG = logging.getLogger(__name__)
 
 
@@ -53,7 +53,7 @@ class Changes:
         return self._kept if job is None else tuple(change for change in self._kept if change.job == job)
 
     def seen_by(self, tenant: str | None, since_s: Mapping[str, float] | None) -> tuple[Change, ...]:
-        """All changes, or those that a tenant made, or that were made on its jobs since it has had them."""
+        """Return all changes or, for a tenant, changes that it made, and changes of its jobs since it owns them."""
         if tenant is None or since_s is None:
             return self._kept
         return tuple(
@@ -61,7 +61,7 @@ class Changes:
         )
 
     def add(self, *changes: Change) -> None:
-        """Keep more changes; a disk that is full must not undo what was already done, and is complained about."""
+        """Add changes to the log; if the file cannot be written, complain and keep the changes in memory."""
         with self._lock:
             self._kept = _newest((*self._kept, *changes), self._keep)
             try:
@@ -75,7 +75,7 @@ class Changes:
 
 
 def _newest(changes: Sequence[Change], keep: int) -> tuple[Change, ...]:
-    """So many of each tenant, and of whoever runs the service: a tenant that changes much must not push out what others did."""
+    """Return the newest `keep` changes of each tenant and of the operator: no tenant can push out the changes of others."""
     found, kept = Counter[str](), []
     for change in reversed(changes):
         found[change.tenant] += 1
@@ -89,7 +89,7 @@ def _line(change: Change) -> bytes:
 
 
 def _read(path: Path) -> list[Change]:
-    """What can be read; a line that was cut off by a crash is left out."""
+    """Read the changes of a file; leave out damaged lines, such as a line cut off by a crash."""
     found = []
     try:
         lines = path.read_bytes().splitlines()
@@ -104,7 +104,7 @@ def _read(path: Path) -> list[Change]:
 
 
 def submitted(table: Mapping[str, Any]) -> str:
-    """A submit in a few signs: its file and what the request changes; of parameters, which may be secret, only the names."""
+    """Describe a submit in a few words: its file and what the request changes; parameters, which may be secret, by name only."""
     given = {name: value for name, value in table.items() if value not in (None, {}) and name != "name"}
     if isinstance(given.get("parameters"), dict):
         given["parameters"] = ", ".join(given["parameters"])
@@ -112,7 +112,7 @@ def submitted(table: Mapping[str, Any]) -> str:
 
 
 def described(table: Any) -> str:
-    """A change in a few signs, for whoever reads the list of changes: `intent latency 1s, worth 50; share 3`."""
+    """Describe a change in a few words for the audit log: `intent latency 1s, worth 50; share 3`."""
     if not isinstance(table, dict):
         return "change"
     return "; ".join(_described(str(name), value) for name, value in table.items())

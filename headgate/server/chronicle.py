@@ -12,7 +12,7 @@ from headgate.server.changes import Change
 from headgate.server.history import ActionEntry, action_entries
 
 ABOUT_ACTIONS = frozenset({"action", "effect", "symptom"})
-"""Lines of `explain` that repeat an action and its figures."""
+"""Kinds of lines of `explain` that repeat an action and its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class StoryEntry:
 def chronicle(
     job: str, rounds: Sequence[RoundRecord], actions: Sequence[RecordedAction], changes: Sequence[Change]
 ) -> list[StoryEntry]:
-    """Everything that happened to a job, newest first."""
+    """Return the story of a job, newest entry first."""
     measured = [one for one in explain.lines_from(job, rounds, actions) if one.facts.get("what") not in ABOUT_ACTIONS]
     entries = [
         *(

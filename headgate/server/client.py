@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 SERVER, TOKEN, TOKEN_FILE = "HEADGATE_SERVER", "HEADGATE_TOKEN", "HEADGATE_TOKEN_FILE"
 CERTIFICATE = "HEADGATE_CERTIFICATE"
-"""Variables that name the service, the token, and the certificate to trust."""
+"""Environment variables that name the service, the token, and the certificate to trust."""
 TIMEOUT_S = 120.0
-"""A job that is paused or removed may finish a long epoch first."""
+"""Seconds to wait for an answer: a job that is paused or removed may finish a long epoch first."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """What happened to a job, and how its times are shown."""
+    """The story of a job, and facts about the journal, such as the clock of its times."""
 
     lines: list[Line]
     about: dict[str, str]
@@ -48,7 +48,7 @@ class JobEpochs:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a client reaches a service whose home it cannot read: None: as the home says."""
+    """How a client reaches its service; without `server`, fields that are None come from the home directory."""
 
     server: str | None = None
     token: str | None = None
@@ -56,7 +56,7 @@ class Access:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], server: str | None = None, token_file: str | None = None) -> Access:
-        """What the options of a command name, else what the environment does."""
+        """Return the access that the options of a command give, or else the environment variables."""
         file = token_file or environment.get(TOKEN_FILE)
         token = _token_in(file) if file else environment.get(TOKEN)
         return cls(server or environment.get(SERVER) or None, token or None, environment.get(CERTIFICATE) or None)
@@ -71,21 +71,21 @@ def _token_in(file: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One method per thing that can be asked: `Client(Home(Path(".headgate"))).status()`."""
+    """A client of the API with one method per request: `Client(Home(Path(".headgate"))).status()`."""
 
     home: Home
     access: Access = field(default_factory=lambda: Access.of(os.environ))
 
     def status(self) -> Status:
-        """Everything at this moment."""
+        """Return the status of the service at this moment."""
         return msgspec.json.decode(self.raw_status(), type=Status)
 
     def raw_status(self) -> bytes:
-        """The same as JSON."""
+        """Return the status of the service as JSON."""
         return self._request("GET", "/status")
 
     def metrics(self) -> str:
-        """Everything that Prometheus reads, in its text format."""
+        """Return the metrics of the service in the text format of Prometheus."""
         return self._request("GET", "/metrics").decode()
 
     def story(self, job: str) -> JobStory:
@@ -93,7 +93,7 @@ class Client:
         return msgspec.json.decode(self._request("GET", _path(job, "explain")), type=JobStory)
 
     def detail(self, job: str) -> bytes:
-        """The inside of a job, operators and lanes with their hosts, as JSON."""
+        """Return a job with its operators, its lanes and their hosts, as JSON."""
         return self._request("GET", f"/api/v1{_path(job)}")
 
     def epochs(self, job: str) -> tuple[EpochTiming, ...]:
@@ -106,7 +106,7 @@ class Client:
         return str(self._answer("POST", "/jobs", msgspec.to_builtins(request))["name"])
 
     def change(self, job: str, changes: Mapping[str, Any]) -> None:
-        """Another intent, share or read limit; what is not named stays."""
+        """Change the intent, share or read limit of a job; fields that are not named stay."""
         self._request("PATCH", _path(job), dict(changes))
 
     def pause(self, job: str) -> None:
@@ -116,7 +116,7 @@ class Client:
         self._request("POST", _path(job, "resume"))
 
     def remove(self, job: str) -> str:
-        """Returns what else there is to do, if anything."""
+        """Remove a job; returns what the user still has to do, or an empty text."""
         return str(self._answer("DELETE", _path(job))["note"])
 
     def removed(self) -> list[RemovedJob]:
@@ -124,12 +124,12 @@ class Client:
         return msgspec.json.decode(self._request("GET", "/removed"), type=list[RemovedJob])
 
     def restore(self, job: str, at: str | None = None) -> None:
-        """Let a removed job go on; without a time, the one that was removed last."""
+        """Restore a removed job; without `at`, the last one removed under this name."""
         when = "" if at is None else f"?at={quote(at, safe='')}"
         self._request("POST", f"/removed/{quote(job, safe='')}/restore{when}")
 
     def login_link(self) -> str:
-        """An address that logs in one browser, once."""
+        """Make an address that logs in one browser, once."""
         path = str(self._answer("POST", "/api/v1/login-links")["path"])
         return self._address()[0] + path
 
@@ -158,11 +158,11 @@ class Client:
         self._request("DELETE", _tenant(tenant, "tokens", id_))
 
     def audit(self) -> bytes:
-        """Who changed what, as JSON."""
+        """Return the audit log as JSON."""
         return self._request("GET", "/api/v1/audit")
 
     def _address(self) -> tuple[str, str | None]:
-        """Where the service answers, and the certificate to trust; None: as the system does."""
+        """Return the address of the service, and the certificate to trust; None means the certificates of the system."""
         if self.access.server is not None:
             return self.access.server.rstrip("/"), self.access.certificate
         address = self.home.read_address()
@@ -191,7 +191,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         headers["X-Headgate-User"] = quote(user_name(), safe=" ")
         try:
-            # Not by way of a proxy that the environment names: it is this very machine, or the token is not for a proxy.
+            # Ignore a proxy of the environment: the service is on this machine, or the token is not for a proxy.
             with httpx.Client(
                 base_url=url, timeout=TIMEOUT_S, trust_env=False, verify=_trust(certificate)
             ) as connection:

@@ -1,7 +1,7 @@
-"""Dead letters are deleted after a while, those of jobs that were removed too.
+"""Deletes dead letters after their retention time, including the dead letters of removed jobs.
 
-A file of the home directory lists the directories that jobs were given for them. A directory is on the list until no job uses it and
-nothing is left in it.
+A file of the home directory lists the dead-letter directories of all jobs. A directory stays on the list until no job uses the
+directory and no dead letter is left in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DeadLetters:
         self._in_use: set[str] = set()
 
     def add(self, topology: Topology) -> None:
-        """From now on, look after the dead letters of this job."""
+        """Put the dead-letter directories of a job on the list."""
         given = {node.dead_letter for node in topology.nodes.values() if node.dead_letter is not None}
         with self._lock:
             self._in_use |= {str(Path(one).absolute()) for one in given}
@@ -60,18 +60,18 @@ class DeadLetters:
         except FileNotFoundError:
             return set()
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return set()  # jobs that start are added again
+            return set()  # starting jobs add their directories again
 
     def _remember(self, folders: Iterable[str]) -> None:
         files.replace(self._path, msgspec.json.encode(sorted(folders)))
 
 
 def _cleaned(folder: Path, before_s: float) -> bool:
-    """Whether letters are left that are newer."""
+    """Delete the letters older than `before_s`; returns whether letters are left."""
     letters = list(folder.glob(LETTERS))
     for path in _older(letters, before_s):
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # other letters of the epoch are left
+        with suppress(OSError):  # the epoch has other letters
             path.parent.rmdir()
     return any(path.exists() for path in letters)
 

@@ -1,8 +1,8 @@
 """Authentication of requests: by a token, or by the cookie of a browser that is logged in; a tenant reaches only its own jobs.
 
-A web page in the user's browser can reach loopback too. It has neither token nor cookie: the cookie is `SameSite=Strict`, and a request
-that changes something must repeat a secret of its session. A request must also name a loopback host, so that a page whose name was
-pointed at 127.0.0.1 is refused as well.
+A foreign web page in the user's browser can reach loopback, but has neither token nor cookie: the cookie is `SameSite=Strict`, and a
+request that changes something must repeat a secret of its session. Without TLS, a request must name a loopback host, which refuses
+pages that point their own host name at 127.0.0.1 (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'"
 )
-"""Content security policy: what the service itself serves, and nothing inline."""
+"""Content security policy: the page may load files of the service only, and nothing inline."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -41,7 +41,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request, and by which way."""
+    """The author of a request, its interface, and its address."""
 
     identity: Identity
     via: str
@@ -59,18 +59,18 @@ class Caller:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who makes this request; the gate has found out."""
+    """Return the caller that the gate identified for this request."""
     found: Caller = request.scope[CALLER]
     return found
 
 
 def cookie_name(port: int) -> str:
-    """Name of the cookie, with the port: browsers share cookies between all ports of a host."""
+    """Return the name of the session cookie, with the port, because browsers share cookies between all ports of a host."""
     return f"{COOKIE}_{port}"
 
 
 def cookie_of(scope: Scope) -> str:
-    """What a browser shows; empty if nothing."""
+    """Return the session cookie of a request; empty without a cookie."""
     try:
         jar = SimpleCookie(Headers(scope=scope).get("cookie", ""))
     except CookieError:
@@ -80,15 +80,15 @@ def cookie_of(scope: Scope) -> str:
 
 
 def port_of(scope: Scope) -> int:
-    """The port that a request came in by."""
+    """Return the port at which the service received a request."""
     return int((scope.get("server") or ("", 0))[1] or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Lets through what names a loopback host and is allowed in; health and the empty page need no login.
+    """Middleware that passes allowed requests to a loopback host; health and the empty page need no login.
 
-    Under TLS a request may name any host: a page whose name was pointed here has no certificate for it.
+    Under TLS a request may name any host: a page that points its own host name at the service has no certificate for the name.
     """
 
     app: ASGIApp
@@ -135,7 +135,7 @@ class Gate:
         return self._refused_caller(scope, found, "command line")
 
     def _wrong_token(self, address: str) -> Response:
-        """A valid token is always accepted: failed logins from an address never lock out valid users of that address."""
+        """Refuse a wrong token and count the failure; failed logins of an address never lock out valid tokens of the address."""
         try:
             self.sessions.failed.check(address)
         except TooManyLoginsError as error:
@@ -167,7 +167,7 @@ def _refused_session(headers: Headers, method: str, session: Session) -> Respons
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request came from."""
+    """Return the address that a request came from."""
     return str((scope.get("client") or ("", 0))[0])
 
 
@@ -177,7 +177,7 @@ def _is_open(method: str, path: str) -> bool:
 
 
 def _is_foreign(headers: Headers) -> bool:
-    """Whether the page of another site asks; programs send no origin."""
+    """Whether a request comes from a page of another site; programs send no header `Origin`."""
     origin = headers.get("origin")
     return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
 
@@ -194,6 +194,6 @@ def _with_headers(send: Send) -> Send:
 
 
 def _host(header: str) -> str:
-    """The name without the port: `[::1]:80` is `::1`."""
+    """Return the host name of a header `Host` without its port: `[::1]:80` gives `::1`."""
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
     return name.strip("[]").lower()

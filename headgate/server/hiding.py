@@ -1,4 +1,4 @@
-"""Names of other tenants' jobs in texts."""
+"""Hides the names of other tenants' jobs in texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ANOTHER = "a job of another tenant"
 
 
 def hiding(names: Collection[str]) -> Callable[[str], str]:
-    """Replaces these names in a text."""
+    """Return a function that replaces these names in a text."""
     if not names:
         return lambda text: text
     pattern = _any_of(names)
@@ -17,7 +17,7 @@ def hiding(names: Collection[str]) -> Callable[[str], str]:
 
 
 def mentions(text: str, names: Collection[str]) -> bool:
-    """Whether one of these names is in a text."""
+    """Whether a text contains one of these names."""
     return bool(names) and _any_of(names).search(text) is not None
 
 

@@ -1,7 +1,7 @@
-"""The past for charts, sampled from the journal: so many points, however long the journal is.
+"""Time series for charts, sampled from the journal: the number of points does not depend on the length of the journal.
 
-Every n-th round is read, not all of them: a week of 200 jobs holds some gigabytes. Which rounds are chosen does not depend on the
-moment, so that a line does not change its shape while it moves on.
+Only every n-th round is read, because a week of 200 jobs takes some gigabytes. The choice of rounds does not depend on the current
+time, so that a line keeps its shape while the chart moves on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Values = list[float | None]
 
 @dataclass(frozen=True, slots=True)
 class UtilitySeries:
-    """Total utility against its maximum."""
+    """Total utility over time, and its maximum."""
 
     at_s: list[float]
     score: list[float]
@@ -25,7 +25,7 @@ class UtilitySeries:
 
 @dataclass(frozen=True, slots=True)
 class JobSeries:
-    """A job at the times of its list; None where it was not measured."""
+    """The measurements of a job at the times of a `JobList`; None where a value was not measured."""
 
     latency_s: Values
     latency_intent_s: Values
@@ -43,7 +43,7 @@ class LatencySeries:
     at_s: list[float]
     intent_s: Values
     judged_s: Values
-    """The figure that the intent is about: the mean, or its percentile."""
+    """The latency that the intent limits: the mean, or the percentile of the intent."""
     p50_s: Values
     p95_s: Values
     p99_s: Values
@@ -54,7 +54,7 @@ class LatencySeries:
 
 @dataclass(frozen=True, slots=True)
 class EffectEntry:
-    """How an action was judged."""
+    """The verdict on an action, with score and utility before and after the action."""
 
     at_s: float
     verdict: str
@@ -76,19 +76,19 @@ class ActionEntry:
     what: str
     cause: str
     applied: bool | None
-    """None: the service does not know yet."""
+    """Whether the engine applied the action; None if not known yet."""
     detail: str
     effect: EffectEntry | None
 
 
 def utility_series(journal: Past, since_s: float, points: int) -> UtilitySeries:
-    """Total utility over time."""
+    """Return the total utility over time."""
     rounds = journal.sampled(since_s, points, ())
     return UtilitySeries([one.at_s for one in rounds], [one.score for one in rounds], [one.max_score for one in rounds])
 
 
 def job_series(journal: Past, since_s: float, points: int) -> tuple[list[float], dict[str, JobSeries]]:
-    """Times, and by job what was measured at each of them."""
+    """Return the times of the sampled rounds, and the measurements of each job at these times."""
     rounds = journal.sampled(since_s, points)
     names = dict.fromkeys(name for one in rounds for name in one.jobs)
     return [one.at_s for one in rounds], {name: _series(rounds, name) for name in names}
@@ -108,7 +108,7 @@ def _series(rounds: Sequence[RoundRecord], name: str) -> JobSeries:
 
 
 def latency_series(rounds: Sequence[RoundRecord], name: str) -> LatencySeries:
-    """One job over time, from rounds that were read before."""
+    """Return the series of one job from rounds that were already read."""
     records = [one.jobs.get(name) for one in rounds]
     return LatencySeries(
         [one.at_s for one in rounds],
@@ -128,7 +128,7 @@ def _each(records: Iterable[JobRecord | None], value: Callable[[JobRecord], floa
 
 
 def _short(value: float | None) -> float | None:
-    """Five digits are enough for a chart, and make the answer half as long."""
+    """Round to five digits, which are enough for a chart and halve the size of the answer."""
     return None if value is None else float(f"{value:.5g}")
 
 
@@ -142,7 +142,7 @@ def total_lanes(lanes: Mapping[str, int]) -> int | None:
 
 
 def action_entries(recorded: Iterable[RecordedAction]) -> list[ActionEntry]:
-    """Actions as they are shown."""
+    """Return recorded actions as entries of the dashboard."""
     return [_entry(one) for one in recorded]
 
 

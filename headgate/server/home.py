@@ -24,7 +24,7 @@ PRIVATE_FOLDER = 0o700
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service answers, and which process it is."""
+    """The address and the process of a running service."""
 
     url: str
     pid: int
@@ -34,7 +34,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A directory and the names in it."""
+    """The home directory of a service and the paths of its files."""
 
     path: Path
 
@@ -45,27 +45,27 @@ class Home:
 
     @property
     def jobs(self) -> Path:
-        """What runs here, and what was changed about it."""
+        """The file of the registered jobs and their live changes."""
         return self.path / "jobs.json"
 
     @property
     def token(self) -> Path:
-        """What a request must show; only its user can read it."""
+        """The file with the token of the API; only its user can read the file."""
         return self.path / "token"
 
     @property
     def metrics_token(self) -> Path:
-        """What a scrape of the metrics may show instead; it stays the same over restarts, so that it can be copied."""
+        """The file with the token for scrapes of the metrics; the token survives restarts, so that it can be copied."""
         return self.path / "metrics-token"
 
     @property
     def address(self) -> Path:
-        """Where the service answers, as long as it runs."""
+        """The file with the address of the service; the file exists while the service runs."""
         return self.path / "server.json"
 
     @property
     def hosts(self) -> Path:
-        """What is known of leased hosts, and their logs."""
+        """The directory with the records and logs of leased hosts."""
         return self.path / "hosts"
 
     @property
@@ -77,7 +77,7 @@ class Home:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One service at a time; the system lets go of the lock when its process and all that it forked have ended."""
+        """Hold the lock for one service at a time; the system releases the lock when the process and all its forks have ended."""
         self.create()
         try:
             descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)
@@ -90,7 +90,7 @@ class Home:
             os.close(descriptor)
 
     def create(self) -> None:
-        """A directory that only its user can enter; the directory of another user is refused."""
+        """Create the directory, which only its user can enter; the directory of another user is refused."""
         try:
             self.path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             found = self.path.stat()
@@ -115,13 +115,13 @@ class Home:
             ) from None
 
     def new_token(self) -> str:
-        """A token of this run, in a file that no other user could read at any moment."""
+        """Make the token of this run, in a file that no other user can read at any moment."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         files.replace(self.token, token.encode())
         return token
 
     def kept_metrics_token(self) -> str:
-        """The token of earlier runs, or a new one."""
+        """Return the metrics token of earlier runs, or a new token."""
         found = _read_token(self.metrics_token)
         if found is not None:
             return found
@@ -131,7 +131,7 @@ class Home:
 
     @contextmanager
     def announced(self, url: str, certificate: Path | None = None) -> Iterator[Callable[[], None]]:
-        """Say where the service answers while it does; yields what writes this again if the file was lost."""
+        """Keep the address file while the block runs; yields a function that writes the file again if it was lost."""
         shown = str(certificate.absolute()) if certificate is not None else None
         content = msgspec.json.encode(Address(url, os.getpid(), shown))
         files.replace(self.address, content)
@@ -148,7 +148,7 @@ class Home:
     # -- the client's side
 
     def read_address(self) -> Address | None:
-        """Where the service answers; None if none does, or the one that did is dead."""
+        """Return the address of the running service; None if there is no address file, or if its process is dead."""
         try:
             found = msgspec.json.decode(_read(self.address) or b"", type=Address)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -156,7 +156,7 @@ class Home:
         return found if _alive(found.pid) else None
 
     def read_token(self) -> str | None:
-        """The token of the service that runs here; None if there is none that a request could carry."""
+        """Return the token of the API; None if the file is missing or holds no token that a request could carry."""
         return _read_token(self.token)
 
 
@@ -166,7 +166,7 @@ def _read_token(path: Path) -> str | None:
 
 
 def user_name() -> str:
-    """The user of this process, for lists of who changed what; its number where it has no name."""
+    """Return the name of this process's user for the audit log, or the user's number without a name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -174,7 +174,7 @@ def user_name() -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of a file; None without a file, or for a link, which another user may have put there."""
+    """Return the content of a file; None without a readable file, or for a link, which another user may have put there."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             return file.read()

@@ -1,6 +1,6 @@
-"""The jobs of a service: started, submitted, changed, paused, removed and restored, each on disk before it counts.
+"""Starts, submits, changes, pauses, removes and restores the jobs of a service; each change is on disk before its request returns.
 
-Requests arrive on other threads than the loop's. Each change of a job waits for the one before it, and for no round.
+Requests run on other threads than the control loop. Each change of a job waits for earlier changes of the job, but never for a round.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from headgate.topology import Topology
 
 INTENT_FIELDS = ("latency", "percentile", "juice", "worth", "shape", "policy")
 LOADED_AT_ONCE = 4
-"""Job files of a service of before that are loaded at the same time when the service starts."""
+"""Number of job files of registered jobs that are loaded in parallel when the service starts."""
 CHANGES = ("intent", "share", "read_limit")
 Built = tuple[JobRequest, Topology]
 Tell = Callable[[str, str], None]
-"""Says what happened to a job."""
+"""Reports an event: takes the name of a job, and a sentence."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,18 +70,18 @@ class ServedJobs:
         self.engine, self.registry, self.board, self.rules = engine, registry, board, rules
         self.retention = Retention(registry.path.parent, rules.settings)
         self.starts = StartQueue()
-        """Starts of the jobs that the service begins with."""
+        """Queued starts of the jobs with which the service begins."""
         self.queued: dict[str, QueuedJob] = {}
-        """Jobs of these starts, until their turn; the holder of the job's lock takes it out."""
+        """Jobs that wait for their start, by name; the holder of a job's lock removes the job."""
         self._tell, self._now_s = tell, now_s
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        """One per job that is being changed; `_locks_lock` guards it."""
+        """One lock per job or tenant that is being changed; `_locks_lock` guards the table of locks."""
         self._locks_lock = threading.Lock()
 
     # -- when the service starts
 
     def prepare(self, built: Iterable[Built], only_these: bool, allocation: Allocation) -> None:
-        """Queue the jobs of the given files, and those of before: submitted live, or all unless `only_these`; `starts` starts them."""
+        """Queue the jobs of the files and registered jobs; with `only_these`, only registered jobs that were submitted live."""
         named, before = by_name(built), self.registry.all()
         for name, (request, topology) in named.items():
             self._queue_given(name, request, topology, allocation)
@@ -94,14 +94,14 @@ class ServedJobs:
             self._tell(name, "is no longer in the files; not started")
 
     def _tried(self, name: str, step: Callable[[], None]) -> None:
-        """A full disk must not keep the jobs down: the file that names a job names it at the next start too."""
+        """Run a step on the registry; an error, such as a full disk, is reported and does not keep the jobs from starting."""
         try:
             step()
         except HeadgateError as error:
             self._tell(name, f"the list of jobs: {error}")
 
     def _queue_given(self, name: str, request: JobRequest, topology: Topology, allocation: Allocation) -> None:
-        """What was changed live holds as long as the file asks for the same; an edited entry starts from the file again."""
+        """Queue a job of a file; live changes of the job stay while its entry in the file stays, and end when the entry is edited."""
         old = self.registry.get(name)
         same = old is not None and old.request == request
         if old is not None and same:
@@ -123,7 +123,7 @@ class ServedJobs:
     def _queue_again(
         self, name: str, registered: Registered, topology: Topology | HeadgateError, allocation: Allocation
     ) -> None:
-        """A job of before must not keep the others from coming back."""
+        """Queue a registered job; a job that cannot be loaded is set aside as failed, so that other jobs still start."""
         try:
             if isinstance(topology, HeadgateError):
                 raise topology
@@ -134,7 +134,7 @@ class ServedJobs:
             self._queue(name, registered, topology, allocation.get(name))
 
     def _queue(self, name: str, registered: Registered, topology: Topology, allocation: JobAllocation | None) -> None:
-        """The job is shown as starting until its turn comes; a paused job comes first, because the engine only has to know it."""
+        """Queue a job, which is shown as starting until its turn; paused jobs come first, because the engine only registers them."""
         self.queued[name] = QueuedJob(registered, topology, allocation)
         state = JobState(JobPhase.STARTING, "", topology.share, registered.read_limit, self._now_s())
         self.board.declared.put(name, DeclaredJob(topology.tenant, topology.intent, _lanes(topology)))
@@ -142,7 +142,7 @@ class ServedJobs:
         self.starts.add(math.inf if registered.paused else topology.intent.worth, partial(self._start_queued, name))
 
     def _start_queued(self, name: str) -> None:
-        """Unless the job was paused, removed or resumed while it waited."""
+        """Start a queued job, unless the job was paused, removed or resumed while it waited."""
         with self._alone(name):
             job = self.queued.pop(name)
             if not self._is_queued(name):
@@ -167,7 +167,7 @@ class ServedJobs:
         self.board.unstarted.put(name, state)
 
     def _prepared(self, name: str, registered: Registered, topology: Topology) -> None:
-        """Give the topology what was changed while the job ran; raises if that does not fit."""
+        """Apply the live changes of a job to its topology; raises if a change does not fit."""
         topology.intent = _merge(topology.intent, registered.intent, name)
         self._check_policy(name, topology.intent)
         topology.share = registered.share or topology.share
@@ -203,7 +203,7 @@ class ServedJobs:
             granted = self._granted(topology)
             owned = dataclasses.replace(request, name=name, tenant=topology.tenant)
             registered = dataclasses.replace(wanted, request=owned, since_s=self._now_s(), granted=granted)
-            # On the list first: one that runs without being there could not be changed, and would not come back.
+            # Registered first: a running job without an entry could not be changed, and would not start again with the service.
             self.registry.put(name, registered)
             try:
                 self._submit(name, registered, topology)
@@ -213,7 +213,7 @@ class ServedJobs:
         return name
 
     def _granted(self, topology: Topology) -> Demand:
-        """What the job asks for, if its tenant has room for it."""
+        """Return what the job asks for; raises if the quotas of its tenant have no room for the job."""
         asked = _demand(topology)
         self.rules.accounts.check(topology.tenant, topology.name, asked)
         return asked
@@ -241,7 +241,7 @@ class ServedJobs:
     def _check_changed_quota(
         self, name: str, granted: Demand | None, share: int | None, intent: Intent | None
     ) -> Demand | None:
-        """What the job is granted from now on."""
+        """Check a change against the quotas; returns what the job is granted from now on, or None if it had no grant."""
         declared, state = self.board.declared.now()[name], self.board.states().get(name)
         has = state.share if state is not None else 1
         asked = Demand(0, share or has, declared.worth if intent is None else intent.worth)
@@ -249,7 +249,7 @@ class ServedJobs:
         return None if granted is None else dataclasses.replace(asked, lanes=granted.lanes)
 
     def _checked(self, name: str, registered: Registered, table: Any) -> tuple[dict[str, Any], Intent | None]:
-        """What changes in the registry, and the new intent if there is one."""
+        """Check a change; returns the new fields of the registry entry, and the new intent if there is one."""
         if not isinstance(table, dict) or not table:
             raise InputError(
                 f"the change is {shown(table)}; it must be a table with {', '.join(CHANGES)}, or some of them"
@@ -294,7 +294,7 @@ class ServedJobs:
             self.registry.put(name, dataclasses.replace(registered, paused=True))
 
     def resume(self, name: str, tenant: str | None = None) -> None:
-        """Let a job go on that was paused, that failed, or that could not be started."""
+        """Continue a job that was paused, that failed, or that could not be started."""
         with self._alone(name), self._alone(f"tenant {self.owner(name)}"):
             registered = dataclasses.replace(self.registered(name, tenant), paused=False)
             if name in self.board.unstarted.now():
@@ -305,16 +305,16 @@ class ServedJobs:
             self.registry.put(name, registered)
 
     def remove(self, name: str, tenant: str | None = None) -> str:
-        """Stop a job after its epoch and take it off the list; returns what else there is to do, if anything."""
+        """Stop a job after its epoch and remove it; returns what the user still has to do, or an empty text."""
         with self._alone(name):
             registered = self.registered(name, tenant)
             kept = self.retention.removed.begin(registered, self._now_s())
-            # Off the list first: killed in between, a job without its checkpoint must not come back and begin again.
+            # Unregistered first: after a kill in between, a job without its checkpoint must not start from the beginning.
             self.registry.drop(name)
             if not self.board.unstarted.drop(name):
                 self._remove_running(name, registered, kept)
             self.retention.removed.move(name, kept)
-            self.retention.removed.expire(self._now_s())  # this one too, if removed jobs are not kept
+            self.retention.removed.expire(self._now_s())  # deletes this job too, if removed jobs are not kept
             self.board.declared.drop(name)
         self._tell(name, "removed")
         return (
@@ -338,7 +338,7 @@ class ServedJobs:
         return {one.name for one in self.retention.removed.records() if one.tenant != tenant}
 
     def restore(self, name: str, at: str | None = None, tenant: str | None = None) -> None:
-        """Let a removed job go on where it stopped: the newest of this name, or the one that was removed at that time."""
+        """Continue a removed job where it stopped: the last one removed under this name, or the one removed at the time `at`."""
         with self._alone(name):
             if self.registry.get(name) is not None:
                 raise DuplicateJobError(f'there is a job "{name}" already; remove it before another one is restored')
@@ -372,7 +372,7 @@ class ServedJobs:
             return self._locks.setdefault(name, threading.Lock())
 
     def registered(self, name: str, tenant: str | None = None) -> Registered:
-        """What a job is registered as. The job may have become another tenant's since the request was let in."""
+        """Return the entry of a job. The owner is checked again, because it may have changed since the gate passed the request."""
         registered = self.registry.get(name)
         if tenant is not None and self.owner(name) != tenant:
             raise UnknownJobError(f"there is no job {shown(name)}")
@@ -421,7 +421,7 @@ def _merge(intent: Intent, fields: Any, name: str) -> Intent:
 
 
 def _owned(request: JobRequest, tenant: str | None) -> JobRequest:
-    """The request of a tenant, which submits jobs of its own only."""
+    """Return the request with its tenant; raises if a tenant submits a job of another tenant."""
     if tenant is None:
         return request
     if request.tenant not in (None, tenant):
@@ -438,7 +438,7 @@ def _lanes(topology: Topology) -> int:
 
 
 def _fitting(topology: Topology, allocation: JobAllocation | None) -> JobAllocation | None:
-    """What a job had before, if its operators are still the same."""
+    """Return the earlier allocation of a job if its operators are still the same and its lanes fit; else None."""
     if allocation is None or allocation.lanes.keys() != topology.allocation().lanes.keys():
         return None
     most = {name: topology.nodes[name].max_lanes for name in allocation.lanes}

@@ -21,7 +21,7 @@ INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 
 def protocol_of(settings: ServiceSettings) -> type[asyncio.Protocol]:
-    """HTTP for uvicorn, with a limit on connections and on the time that a request takes to arrive.
+    """Return an HTTP protocol for uvicorn with a limit on connections and on the time that a request takes to arrive.
 
     Requests that are never completed must not keep others out: above the limit, the connection that has waited longest for its request
     is closed. All of this runs on the thread of the API, which owns `waiting`.
@@ -64,7 +64,7 @@ def protocol_of(settings: ServiceSettings) -> type[asyncio.Protocol]:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """Refuses a body that is too large, whether it says so beforehand or not."""
+    """Middleware that refuses a body above the limit, with or without a header `Content-Length`."""
 
     app: ASGIApp
     most_bytes: int

@@ -16,12 +16,12 @@ from headgate.server.sessions import HOUR_S, Identity, Session, Sessions
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswer:
-    """Who is logged in, empty without a session, and what requests that change something must repeat in `X-CSRF-Token`."""
+    """The logged-in user, empty without a session, and the secret that changing requests must repeat in `X-CSRF-Token`."""
 
     who: str
     csrf: str
     tenant: str | None = None
-    """The tenant that the session is held to; null for whoever runs the service."""
+    """The tenant that the session is restricted to; null for the operator of the service."""
     role: str = ""
 
 
@@ -34,11 +34,11 @@ class LoginLink:
 
 @dataclass(frozen=True, slots=True)
 class LoggedOut:
-    """There is no session any more."""
+    """The empty answer to a logout."""
 
 
 def logins(sessions: Sessions, settings: ServiceSettings) -> APIRouter:
-    """Sessions of browsers."""
+    """Return the routes of browser sessions and login links."""
     router = APIRouter(prefix=PREFIX, tags=["sessions"])
 
     @router.post("/session", responses=documented(SessionAnswer), summary="Log in with a login code or the token")
@@ -85,5 +85,5 @@ def _answer(session: Session) -> SessionAnswer:
 
 
 def login_path(sessions: Sessions, who: Identity) -> str:
-    """The code is behind the #, which browsers keep to themselves: it is in no log, and no preview of a link uses it up."""
+    """Return a path with a login code after the #: browsers never send this part, so no log shows the code and no preview uses it up."""
     return f"/#login={sessions.new_code(who)}"

@@ -17,10 +17,10 @@ class LostHosts:
     _seen: frozenset[str] = frozenset()
     _releasing: frozenset[str] = frozenset()
     _counted: frozenset[str] = frozenset()
-    """Hosts that were counted and whose leases are not over."""
+    """Hosts that were already counted as lost, until their leases end."""
 
     def count(self, hosts: Iterable[HostReading], leases: LeasesStatus | None) -> int:
-        """Hosts that were lost since the last time. No host at all means that the hosts could not be read."""
+        """Return the number of hosts lost since the last call; empty `hosts` mean that the hosts could not be read."""
         seen = frozenset(host.name for host in hosts) or self._seen
         leased = leases.hosts if leases is not None else ()
         releasing, failed, held = (
@@ -36,6 +36,6 @@ class LostHosts:
 
 
 def _in(hosts: Iterable[LeaseStatus], *phases: HostPhase) -> frozenset[str]:
-    """Hosts of leases in these phases, by the names that readings have."""
+    """Return the names, as in readings, of leased hosts in these phases."""
     values = {phase.value for phase in phases}
     return frozenset(host.address or host.name for host in hosts if host.phase in values)

@@ -28,16 +28,16 @@ from headgate.server.status import JobStatus, LeasesStatus, Status, Tally
 
 PATH = "/metrics"
 OTHER = "other"
-"""Label of the jobs, operators or hosts that share one series; a job of this name is among them."""
+"""Label value of the jobs, operators or hosts that share one series; a job named `other` shares the series, too."""
 TENANT = "tenant"
 JOB = ("job_name", TENANT)
-"""Not `job`: Prometheus sets that label itself, to the name of the scrape job."""
+"""Labels of a job; no label is named `job`, because Prometheus sets `job` to the name of the scrape job."""
 Labels = tuple[str, ...]
 Sample = tuple[Labels, float]
 
 
 class Type(Enum):
-    """What Prometheus may do with a metric."""
+    """The type of a metric in Prometheus."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -55,7 +55,7 @@ class Described:
     is_summed: bool = False
 
     def family(self, samples: Iterable[Sample]) -> Metric:
-        """The metric with its samples."""
+        """Return the metric with its samples."""
         kind = CounterMetricFamily if self.type is Type.COUNTER else GaugeMetricFamily
         found = kind(self.name, self.text, labels=self.labels)
         for labels, value in samples:
@@ -67,7 +67,7 @@ Gauge = Described
 
 
 def counter(name: str, text: str, labels: tuple[str, ...] = (), is_summed: bool = False) -> Described:
-    """A metric that only grows, until the service restarts."""
+    """Return a metric that only grows, until the service restarts."""
     return Described(name, text, labels, Type.COUNTER, is_summed)
 
 
@@ -246,7 +246,7 @@ ALL: tuple[Described, ...] = (
 
 
 def reference() -> str:
-    """Every metric as a Markdown table."""
+    """Return every metric as a row of a Markdown table."""
     rows = [
         f"| `{one.name}` | {one.type.value} | {', '.join(f'`{label}`' for label in one.labels)} | {one.text} |"
         for one in ALL
@@ -285,13 +285,13 @@ def _is_shared(metric: Described, labels: Labels) -> bool:
 
 
 class Collector:
-    """Reads a service when Prometheus asks."""
+    """Collects the metrics of a service at each scrape."""
 
     def __init__(self, service: Service, settings: ServiceSettings) -> None:
         self._service, self._settings = service, settings
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics at this moment."""
+        """Yield all metrics at this moment."""
         status, tally = self._service.status(), self._service.tally
         yield from self._loop(status, tally)
         yield from self._jobs(status, tally)
@@ -416,14 +416,14 @@ def _actions(tally: Tally, leases: LeasesStatus | None) -> Iterator[Sample]:
 
 
 def registry_of(service: Service, settings: ServiceSettings) -> CollectorRegistry:
-    """A registry with the metrics of one service, and nothing of this process."""
+    """Return a registry with the metrics of one service, and no metrics of this process."""
     registry = CollectorRegistry()
     registry.register(Collector(service, settings))
     return registry
 
 
 def add_metrics(app: FastAPI, service: Service, settings: ServiceSettings) -> None:
-    """Answer scrapes."""
+    """Add the route that Prometheus scrapes."""
     registry = registry_of(service, settings)
 
     @app.get(PATH, include_in_schema=False)

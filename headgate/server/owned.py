@@ -1,4 +1,4 @@
-"""The journal as a tenant reads it: the past of its jobs since they have been its own, without names and figures of other tenants' jobs."""
+"""The journal as a tenant reads it: its own jobs, since it owns them, without names and figures of other tenants' jobs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ FOR_ANOTHER, FOR_ALL = "to help a job of another tenant", "for jobs of several t
 
 
 class OwnedPast:
-    """The past of these jobs; an earlier job of the same name may have been another tenant's."""
+    """The past of a tenant's jobs since the tenant owns each; an earlier job of the same name may have had another tenant."""
 
     def __init__(self, past: Past, since_s: Mapping[str, float], others: Collection[str]) -> None:
         self._past, self._since_s, self._others = past, since_s, frozenset(others)
 
     def actions(self, job: str | None = None, since_s: float | None = None) -> list[RecordedAction]:
-        """Actions in order that touch jobs of the tenant; of other jobs they say nothing."""
+        """Return actions on jobs of the tenant in order, without details of other jobs."""
         found = ((one, self._touched(one)) for one in self._past.actions(job, since_s))
         return [self._redacted(one, own) for one, own in found if (job in own if job is not None else own)]
 
     def rounds(self, job: str | None = None, since_s: float | None = None) -> Iterator[RoundRecord]:
-        """Rounds in order, with jobs of the tenant only."""
+        """Return rounds in order, with jobs of the tenant only."""
         return self._with_jobs(self._past.rounds(job, since_s))
 
     def sampled(self, since_s: float, most: int, jobs: Collection[str] | None = None) -> list[RoundRecord]:
-        """At most so many rounds; their totals are those of all jobs of the tenant."""
+        """Return at most `most` rounds with these jobs, or with all jobs of the tenant; totals cover the returned jobs only."""
         wanted = self._since_s.keys() if not jobs else jobs & self._since_s.keys()
         return list(self._with_jobs(self._past.sampled(since_s, most, wanted)))
 
     def about(self) -> dict[str, str]:
-        """Which clock the times are of; the rest would tell of other jobs."""
+        """Return which clock the times are of; other facts could reveal jobs of other tenants."""
         return {key: value for key, value in self._past.about().items() if key == CLOCK_KEY}
 
     def _is_own(self, job: str, at_s: float) -> bool:
@@ -63,7 +63,7 @@ class OwnedPast:
         action = recorded.action
         foreign = {*action.changes, *filter(None, [action.job])} - set(own)
         hide = hiding(self._others | foreign)
-        # The cause of an action for another job, and what it does to that job, are the business of its tenant.
+        # Only the tenant of a job may read the cause and the effect of an action for the job.
         mine = action.job in own or (action.job is None and not foreign)
         shown = dataclasses.replace(
             action,
@@ -96,6 +96,6 @@ def _cause_of_another(action: Action) -> Cause:
 
 
 def _effect(effect: Effect, hide: Callable[[str], str], mine: bool) -> Effect:
-    """The total utility is of all tenants."""
+    """Return an effect without the score, which is the total utility of all tenants."""
     before, after = (effect.utility_before, effect.utility_after) if mine else (None, None)
     return Effect(effect.at_s, None, None, before, after, hide(effect.verdict))

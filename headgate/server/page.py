@@ -21,7 +21,7 @@ TYPES = {
 
 
 def add_page(app: FastAPI) -> None:
-    """The page and its files, which are the same for all users and hold no data."""
+    """Add the routes of the page and its files, which are the same for all users and hold no data."""
 
     @app.get(PAGE, include_in_schema=False)
     def page() -> Response:

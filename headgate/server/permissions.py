@@ -1,4 +1,4 @@
-"""What a token of a tenant may ask for: each path with the role that it needs. A path that is not listed here is refused to tenants.
+"""The requests that a token of a tenant may make: each path with the role that it needs. Tenants are refused all other paths.
 
 The gate checks a path about a job, a removed job or a tenant against its owner, before the request gets any further. The answers to all
 other paths hold only what belongs to the tenant.
@@ -15,7 +15,7 @@ from headgate.server.tenants import Role
 
 
 class Owned(Enum):
-    """What the first part in braces of a path names."""
+    """The kind of object that the first part in braces of a path names."""
 
     JOB = "job"
     REMOVED = "removed job"
@@ -25,7 +25,7 @@ class Owned(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A path for tenants."""
+    """A path that tenants may request, and the least role for the request."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Permission:
     owned: Owned = Owned.NOTHING
 
     def named(self, method: str, path: str) -> str | None:
-        """What the path names, empty if nothing; None if it is another path."""
+        """Return the name in a matching path, empty if the path has no name; None if the request does not match."""
         if method != self.method:
             return None
         pattern = "".join("([^/]+)" if part.startswith("{") else re.escape(part) for part in _PARTS.split(self.path))
@@ -76,20 +76,20 @@ PERMISSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a tenant does not get in."""
+    """The refusal of a tenant's request: a sentence and an HTTP status code."""
 
     sentence: str
     code: int
 
 
 Owns = Callable[[str, Owned, str], bool]
-"""Whether this tenant owns what is named."""
+"""Whether a tenant owns the object of this kind and name."""
 
 
 def refused(tenant: str, role: Role, method: str, path: str, owns: Owns) -> Refused | None:
-    """Why a request of a tenant is not fulfilled; None if it may go on.
+    """Return why a request of a tenant is refused; None if the request is allowed.
 
-    What another tenant owns is answered like what does not exist: names of other tenants' jobs are no business of this one.
+    An object of another tenant is answered like a missing object, so that no tenant learns the names of other tenants' jobs.
     """
     for one in PERMISSIONS:
         name = one.named(method, path)

@@ -27,18 +27,18 @@ UNITS = {"jobs": "jobs", "lanes": "lanes", "share": "of share", "memory_mb": "MB
 
 
 class Accounts:
-    """The books of all tenants, read from the board at any moment and on any thread."""
+    """The usage of all tenants, computed from the status board; any thread may ask at any time."""
 
     def __init__(self, tenants: Tenants, board: StatusBoard, sizes: StateSizes, lane_memory_mb: float) -> None:
         self.tenants, self._board, self._sizes, self._lane_memory_mb = tenants, board, sizes, lane_memory_mb
 
     def _of_others(self, tenant: str, without: str) -> Usage:
-        """What the jobs of a tenant take now but for one of them; their state is counted, however long that takes."""
+        """Return the present usage of a tenant's jobs except the job `without`; the time to count their state is not limited."""
         mine = [name for name, job in self._board.declared.now().items() if job.tenant == tenant and name != without]
         return _sum(self._of(mine, math.inf).values())
 
     def _of(self, names: Iterable[str], spend_s: float = SPEND_S) -> dict[str, Usage]:
-        """What each of these jobs takes; a job that is not declared takes nothing."""
+        """Return the usage of each of these jobs; jobs that are not declared are left out."""
         declared, states, sizes = self._board.declared.now(), self._board.states(), self._sizes.of(names, spend_s)
         found = {}
         for name in names:
@@ -57,7 +57,7 @@ class Accounts:
         return lanes * self._lane_memory_mb
 
     def check(self, tenant: str, name: str, asked: Demand, granted: Demand | None = None) -> None:
-        """Refuse a job, or a change of one, that its tenant has no room for; it may have what it has, or was granted before."""
+        """Refuse a job, or its change, beyond the quotas of the tenant; what the job already has, or was granted, stays allowed."""
         own = self._of([name], math.inf).get(name, Usage())
         has = own if granted is None else self._demanded(granted, own.state_mb)
         check_quota(
@@ -68,14 +68,14 @@ class Accounts:
         return Usage(1, demand.lanes, demand.share, self._memory(demand.lanes), state_mb, demand.worth)
 
     def lane_limit(self, tenant: str) -> int | None:
-        """Lanes that the jobs of a tenant may have together, by its quotas of lanes and of memory."""
+        """Return the most lanes that the jobs of a tenant may have together, by its quotas of lanes and of memory."""
         quota = self.tenants.get(tenant).quota
         by_memory = None if quota.memory_mb is None else int(quota.memory_mb // self._lane_memory_mb)
         limits = [one for one in (quota.lanes, by_memory) if one is not None]
         return min(limits, default=None)
 
     def above_state(self) -> list[Alert]:
-        """An alert for each tenant whose state has outgrown its quota: a quota is checked at a submit, and state grows later."""
+        """Return an alert for each tenant above its quota of state: quotas are checked at a submit, and state grows later."""
         limits = {name: one.quota.state_mb for name, one in self.tenants.all().items()}
         owners = {name: job.tenant for name, job in self._board.declared.now().items()}
         usage = self._of([name for name, owner in owners.items() if limits.get(owner) is not None])
@@ -95,7 +95,7 @@ class Accounts:
         return alerts
 
     def statuses(self, status: Status) -> dict[str, TenantStatus]:
-        """Every tenant that is known, has a job, or has a part of the bill."""
+        """Return the status of each tenant that is registered, has a job, or has a part of the bill."""
         costs = status.leases.bill.cost_by_tenant if status.leases is not None else {}
         names = dict.fromkeys([*self.tenants.all(), *(job.tenant for job in status.jobs.values()), *costs])
         usage = self._of(self._board.declared.now())
@@ -125,7 +125,7 @@ def _growth(tenant: str, used: float, most: float) -> str:
 
 
 def check_quota(tenant: Tenant, before: Usage, wanted: Usage, own: Usage) -> None:
-    """Refuse what is above a limit; a job may keep, or lower, what it has above one."""
+    """Refuse a usage above a limit; a job that is already above a limit may keep or lower its usage."""
     for limit in dataclasses.fields(Quota):
         most = getattr(tenant.quota, limit.name)
         used, more, has = (getattr(one, limit.name) for one in (before, wanted, own))

@@ -1,4 +1,4 @@
-"""Which jobs a service runs, and what was changed about them while they ran; a file that survives the process."""
+"""The registry of a service's jobs and their live changes, in a file that survives restarts."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A job as it was asked for, and what was changed since."""
+    """A job as it was requested, and the changes since then."""
 
     request: JobRequest
     live: bool = False
-    """Whether it was submitted to a service that ran; if not, it stands in a file that `headgate run` was given."""
+    """Whether the job was submitted to a running service; False for a job from a file of `headgate run`."""
     paused: bool = False
     intent: dict[str, Any] = field(default_factory=dict)
     """Fields of the intent that were changed."""
     share: int | None = None
     read_limit: int | None = None
     removed_s: float | None = None
-    """When it was removed; None while it is a job of the service."""
+    """Time at which the job was removed; None for a job that is not removed."""
     since_s: float = 0.0
-    """Since when its tenant has had it: what a job of this name did before may be another tenant's."""
+    """Time since which the tenant owns the job; earlier records of this name may belong to another tenant."""
     granted: Demand | None = None
-    """What its quotas were last checked for: its file may ask for more when it is loaded again. None: never checked."""
+    """Demand last checked against the quotas, because a reloaded file may ask for more; None if never checked."""
     of_tenant: bool = False
-    """Whether a tenant chose its file, which is then never loaded in the service itself."""
+    """Whether a tenant chose the job file; the service never loads a tenant's file in its own process."""
 
     @property
     def name(self) -> str:
-        """The name that it runs under; a job is registered with it."""
+        """Return the name under which the job runs; every registered job has a name."""
         assert self.request.name is not None
         return self.request.name
 
     @property
     def tenant(self) -> str:
-        """The tenant that owns it."""
+        """Return the tenant that owns the job."""
         return self.request.tenant or "default"
 
 
@@ -66,7 +66,7 @@ class _RegistryFile:
 class Registry:
     """The registered jobs by name; each change is on disk before it returns.
 
-    A file that cannot be read is set aside; `damage` then says so, and which of its jobs are still known.
+    A damaged file is set aside; `damage` then describes the damage and names the jobs that could still be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,10 +74,10 @@ class Registry:
         self.damage = ""
         self._lock = threading.Lock()
         self._jobs = self._read()
-        """Replaced as a whole under the lock, never changed: readers take the one that is there."""
+        """The dict is replaced as a whole under the lock and never modified, so that readers need no lock."""
 
     def all(self) -> Mapping[str, Registered]:
-        """As of now."""
+        """Return all registered jobs by name."""
         return dict(self._jobs)
 
     def get(self, name: str) -> Registered | None:
@@ -106,12 +106,12 @@ class Registry:
             return self._rescued(content, str(error))
 
     def _rescued(self, content: bytes, reason: str) -> dict[str, Registered]:
-        """What can still be read of a damaged file, which is kept."""
+        """Set a damaged file aside, and return the jobs that can still be read."""
         jobs = _readable(content)
         aside = files.set_aside(self.path)
         found = f"; {', '.join(jobs)} could still be read" if jobs else ""
         self.damage = f"{self.path}: is not a list of jobs ({reason}); it is kept as {aside}{found}"
-        with suppress(EngineError):  # the disk may be full; they are written with the next change
+        with suppress(EngineError):  # the disk may be full; the next change writes the jobs
             self._write(jobs)
         return jobs
 
@@ -124,7 +124,7 @@ class Registry:
 
 
 def _readable(content: bytes) -> dict[str, Registered]:
-    """The jobs whose entries are sound."""
+    """Return the jobs of a damaged file with readable entries."""
     try:
         entries = msgspec.json.decode(content, type=dict[str, dict[str, msgspec.Raw]]).get("jobs", {})
     except (msgspec.MsgspecError, UnicodeDecodeError):

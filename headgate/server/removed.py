@@ -1,10 +1,10 @@
-"""Jobs that were removed: what they kept stays for a while in `removed/NAME@TIME`, so that a job can be restored where it stopped.
+"""Removed jobs: the files of a job stay for some time in `removed/NAME@TIME`, so that the job can be restored where it stopped.
 
-    removed/orders@20260506T070809Z/job.json   what it was registered as
+    removed/orders@20260506T070809Z/job.json   the registry entry of the job
     removed/orders@20260506T070809Z/place      its checkpoint, state and progress, moved as a whole
 
-The record is written before the job is taken off the list, and its place is moved after that. A service that is killed in between
-finishes the move, or forgets the record, when it starts.
+The record is written before the job is unregistered, and the place is moved after that. A service that was killed in between
+finishes the move, or deletes the record, when it starts again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headgate.server.registry import Registered
 FOLDER, JOBS = "removed", "jobs"
 RECORD, PLACE = "job.json", "place"
 DELETED = ".deleted"
-"""Ending of directories that are being deleted."""
+"""Suffix of directories that are being deleted."""
 TIME = "%Y%m%dT%H%M%SZ"
 HOUR_S = 3600.0
 
@@ -40,10 +40,10 @@ class RemovedJob:
 
     name: str
     at: str
-    """When it was removed, as `restore --at` takes it."""
+    """Time of the removal, in the format of `restore --at`."""
     removed_s: float
     deleted_s: float
-    """When what it kept will be deleted."""
+    """Time at which the files of the job will be deleted."""
     bytes: int
     tenant: str = "default"
 
@@ -51,7 +51,7 @@ class RemovedJob:
 class RemovedJobs:
     """The removed jobs of a home directory. Owner: its lock, because the clean-up of all jobs runs beside requests about one.
 
-    A record without a place belongs to a job that is being removed or restored: whoever does so handles it alone.
+    A record without a place belongs to a job that is being removed or restored; no other request touches the record.
     """
 
     def __init__(self, home: Path, keep_h: float) -> None:
@@ -62,7 +62,7 @@ class RemovedJobs:
         """Held while a place or a record is moved; never while files are deleted or counted."""
 
     def all(self) -> list[RemovedJob]:
-        """Those that can be restored, oldest first."""
+        """Return the removed jobs that can be restored, oldest first."""
         found = [
             RemovedJob(record.name, _at(path), removed_s, removed_s + self._keep_s, _size(path / PLACE), record.tenant)
             for path, removed_s, record in self._records()
@@ -71,13 +71,13 @@ class RemovedJobs:
         return sorted(found, key=lambda one: (one.removed_s, one.name))
 
     def records(self) -> list[Registered]:
-        """What removed jobs were registered as."""
+        """Return the registry entries of removed jobs."""
         return [record for _, _, record in self._records()]
 
     # -- remove
 
     def begin(self, registered: Registered, now_s: float) -> Path:
-        """Record that a job is about to be removed; returns where its place goes."""
+        """Record that a job is about to be removed; returns the path to which its directory is moved."""
         path = self._free(registered.name, now_s)
         files.replace(path / RECORD, msgspec.json.encode(dataclasses.replace(registered, removed_s=now_s)))
         return path / PLACE
@@ -88,10 +88,10 @@ class RemovedJobs:
         with self._lock:
             place.mkdir(parents=True, exist_ok=True)  # a job that never ran kept nothing, and can be restored too
             place.rename(kept)
-            files.sync(kept.parent)  # from now on the clean-up may delete it
+            files.sync(kept.parent)  # from here on, the clean-up may delete the directory
 
     def cancel(self, kept: Path) -> None:
-        """The job was not removed after all."""
+        """Delete the record of a removal that failed."""
         if not kept.exists():
             shutil.rmtree(kept.parent, ignore_errors=True)
 
@@ -111,7 +111,7 @@ class RemovedJobs:
         return fitting[-1]
 
     def bring_back(self, path: Path, name: str) -> None:
-        """Move the place of a removed job to where a job of its name keeps it."""
+        """Move the directory of a removed job back to the directory for jobs of its name."""
         place = self._jobs / name
         with self._lock:
             if not (path / PLACE).exists():
@@ -124,7 +124,7 @@ class RemovedJobs:
             (path / PLACE).rename(place)
 
     def done(self, path: Path) -> None:
-        """It is a job again."""
+        """Delete a record that is no longer needed."""
         shutil.rmtree(path, ignore_errors=True)
 
     # -- upkeep
@@ -140,8 +140,8 @@ class RemovedJobs:
                 self.move(record.name, path / PLACE)
 
     def expire(self, now_s: float) -> list[str]:
-        """Delete what was kept for long enough; returns the names of these jobs."""
-        from headgate.state.durable import delete_durable  # brings Arrow, which commands start without
+        """Delete removed jobs after their retention time; returns their names."""
+        from headgate.state.durable import delete_durable  # imports Arrow, which commands do not need when they start
 
         old = [(path, record) for path, removed_s, record in self._records() if removed_s + self._keep_s <= now_s]
         names = [record.name for path, record in old if self._given_up(path)]
@@ -152,7 +152,7 @@ class RemovedJobs:
         return names
 
     def _given_up(self, path: Path) -> bool:
-        """Whether it cannot be restored from now on; not if it is being removed or restored at this moment."""
+        """Mark a removed job for deletion; returns False if the job is being removed or restored at this moment."""
         with self._lock:
             if not (path / PLACE).exists():
                 return False
@@ -160,7 +160,7 @@ class RemovedJobs:
             return True
 
     def _records(self) -> Iterator[tuple[Path, float, Registered]]:
-        """A record that cannot be read is left for a person: its place may be all that there is of a job."""
+        """Yield the readable records; an unreadable record stays on disk, because its place may be all that is left of a job."""
         for path in sorted(self._folder.glob("*@*")):
             try:
                 record = msgspec.json.decode((path / RECORD).read_bytes(), type=Registered)
@@ -183,5 +183,5 @@ def _at(path: Path) -> str:
 def _size(place: Path) -> int:
     try:
         return sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
-    except FileNotFoundError:  # it is restored or deleted at this moment
+    except FileNotFoundError:  # the job is restored or deleted at this moment
         return 0

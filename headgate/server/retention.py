@@ -20,7 +20,7 @@ class Retention:
         self._next_s = 0.0
 
     def clean(self, now_s: float) -> list[str]:
-        """Delete what is too old, if an hour has passed; returns the removed jobs that cannot be restored any more."""
+        """Delete old removed jobs and dead letters, at most once per hour; returns the names of the deleted jobs."""
         if now_s < self._next_s:
             return []
         self._next_s = now_s + EVERY_S

@@ -45,24 +45,24 @@ from headgate.topology import Topology
 
 PRIVATE_UMASK = 0o077
 TICK_S = 0.2
-"""How long it may take until a stop, or a job that failed, is noticed."""
+"""Seconds between two checks for a stop or a failed job."""
 
 LOADS_AT_ONCE = 4
-"""Job files that are loaded at the same time when a service starts."""
+"""Number of job files that are loaded in parallel when a service starts."""
 
 OpenEngine = Callable[..., Jobs]
-"""Given a directory, settings and a master; and what else Spark is to be configured with, if there is anything."""
+"""Opens the engine; takes a directory, settings, a master and, optionally, further configuration of Spark."""
 
 
 class ClusterPool(HostPool, Protocol):
-    """A pool whose hosts are those of one Spark cluster."""
+    """A pool of the hosts of one Spark cluster."""
 
     @property
     def master_url(self) -> str:
-        """What an application connects to."""
+        """Return the URL of the master to which an application connects."""
 
     def application(self, terms: Terms) -> Mapping[str, str]:
-        """What it is configured with."""
+        """Return the Spark configuration of an application."""
 
     def close(self) -> None:
         """End all hosts."""
@@ -70,7 +70,7 @@ class ClusterPool(HostPool, Protocol):
 
 OpenPool = Callable[[Path, HostSettings], ClusterPool]
 MACHINES = "machines"
-"""Where the pool of a command has its files, in the directory of hosts."""
+"""Name of the directory, inside the directory of hosts, with the files of the pool of `--hosts command:FILE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,17 @@ class Plan:
     master: str | None = None
     port: int = 0
     address: str = "127.0.0.1"
-    """What the API listens on; another machine reaches it only under TLS."""
+    """Address on which the API listens; other machines reach the API only under TLS."""
     tls: Tls | None = None
     shows_login: bool = True
-    """Whether the log has a link that logs in once; not where collectors of logs keep each line."""
+    """Whether the log shows a link that logs in once; False if log collectors would keep the link."""
     for_s: float | None = None
-    """End the service after this time, in seconds; None: never."""
+    """Seconds after which the service ends; None means never."""
     hosts: Terms | None = None
-    """Lease hosts on these terms; None: run on what is there."""
+    """Terms on which hosts are leased; None if the service leases no hosts."""
     host_source: HostSource = field(default_factory=HostSource)
     provisioner: ProvisionerName | None = None
-    """The baseline that decides about lanes and hosts; None: Headgate does, by intents."""
+    """The baseline that decides about lanes and hosts; None if Headgate decides, by intents."""
     service: ServiceSettings = field(default_factory=ServiceSettings)
     life: ServiceStart = field(default_factory=ServiceStart)
 
@@ -105,7 +105,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.asked = False
         self.at_once: Callable[[], None] = lambda: None
-        """What must be done even for those who do not want to wait: hosts would outlive this process."""
+        """Called on a second signal before the process exits, to end hosts that would outlive the process."""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -116,7 +116,7 @@ class StopRequest:
         self.asked = True
 
     def listen(self) -> None:
-        """Take Ctrl-C and `kill` for a wish to end; again after Spark has started, which takes Ctrl-C for itself."""
+        """Handle SIGINT and SIGTERM; called again after Spark has started, because Spark replaces the handler of Ctrl-C."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, self)
@@ -147,7 +147,7 @@ def run(
     except HeadgateError as error:
         if plan.life.begun_s is None or isinstance(error, EngineLostError):
             raise
-        # It has run before with the same input: what is in the way now, such as a full disk, can pass.
+        # The service has run before with the same input, so the cause, such as a full disk, may be temporary.
         raise EngineLostError(f"the service could not go on: {error}") from error
 
 
@@ -185,7 +185,7 @@ def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: StopReques
         service.prepare(_built(early, limit_s), only_these=bool(requests))
         stack.enter_context(service.jobs.starts.running(plan.spark.starts_at_once))
         begun_s = time.monotonic()
-        plan.life.report(begun_s)  # before it answers: what is asked of it from now on outlives it
+        plan.life.report(begun_s)  # before the API answers: from here on, changes by requests survive a restart
         announce = stack.enter_context(_answering(plan, service, listening))
         done = _loop(service, plan, stop, announce, begun_s)
         watcher.tell(service.now_s(), "", "stops when the epochs in flight are finished")
@@ -193,7 +193,7 @@ def _run(plan: Plan, open_engine: OpenEngine, watcher: Watcher, stop: StopReques
 
 
 def _requests(plan: Plan, registry: Registry) -> Sequence[JobRequest]:
-    """Jobs of the files. A service that starts again goes by its registry: jobs that were removed since stay removed."""
+    """Return the jobs of the files; none for a restarted service with a sound registry, so that removed jobs stay removed."""
     started = plan.life.begun_s is not None
     return () if started and not registry.damage else plan.requests
 
@@ -219,7 +219,7 @@ def opened(path: Path, window: int, tell: Callable[[str], None]) -> SqliteJourna
 
 @contextmanager
 def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterator[Callable[[], None]]:
-    """The API answers and says where; yields what says so again if the file was lost."""
+    """Serve the API while the block runs; yields a function that writes the address file again if it was lost."""
     app = app_of(service, plan.home.new_token(), plan.service, plan.home.kept_metrics_token())
 
     def tell(text: str) -> None:
@@ -241,7 +241,7 @@ def _answering(plan: Plan, service: Service, listening: socket.socket) -> Iterat
 
 @contextmanager
 def _closed_unless_lost(engine: Jobs) -> Iterator[Jobs]:
-    """Close an engine in the end; one that is lost has nothing left to close, and would only complain."""
+    """Close the engine when the block ends, unless the engine is lost: a lost engine has nothing left to close."""
     try:
         yield engine
     finally:
@@ -260,7 +260,7 @@ def _close(engine: Jobs) -> None:
 
 
 def _pool(plan: Plan, open_pool: OpenPool) -> ClusterPool | None:
-    """Where hosts come from. Hosts that a killed service left behind are released if none are wanted."""
+    """Open the pool of hosts, None if no hosts are leased; first release hosts of a killed service that are not taken over."""
     wanted = None if plan.hosts is None else plan.host_source.place
     release_left_hosts(plan.home, wanted, open_pool)
     if plan.hosts is None:
@@ -283,7 +283,7 @@ def release_left_hosts(home: Home, wanted: HostPlace | None = None, open_pool: O
 
 
 def _open_pool(plan: Plan, home: Path, settings: HostSettings) -> ClusterPool:
-    """Where `--hosts` says; imported late, because most services need none of it."""
+    """Open the pool that `--hosts` names; imports are late, because most services lease no hosts."""
     source, master = plan.host_source, plan.master or ""
     if source.place is HostPlace.EXECUTORS:
         from headgate.spark.hosts.executors import ExecutorPool
@@ -298,7 +298,7 @@ def _open_pool(plan: Plan, home: Path, settings: HostSettings) -> ClusterPool:
 
 
 def _open_local(home: Path, settings: HostSettings) -> ClusterPool:
-    """Processes of this machine."""
+    """Open a pool of hosts that are processes of this machine."""
     from headgate.spark.hosts.pool import LocalPool
     from headgate.spark.logs import Logs
 
@@ -309,7 +309,7 @@ def _open_local(home: Path, settings: HostSettings) -> ClusterPool:
 def _landlord(
     plan: Plan, pool: ClusterPool | None, journal: SqliteJournal, watcher: Watcher, stack: ExitStack
 ) -> Landlord | None:
-    """Who leases hosts; the first one starts while Spark does."""
+    """Return the landlord, which leases hosts, or None; the first host starts while Spark starts."""
     if pool is None or plan.hosts is None:
         return None
     loop = plan.loop
@@ -325,7 +325,7 @@ def _landlord(
 
 
 def _end_hosts(plan: Plan, pool: ClusterPool, landlord: Landlord, kind: type[BaseException] | None, *_: object) -> None:
-    """All hosts go, unless the service starts again at once and takes them over."""
+    """End all hosts, unless the service starts again at once and takes the hosts over."""
     if plan.life.supervised and kind is not None and issubclass(kind, EngineLostError):
         return
     pool.close()
@@ -339,7 +339,7 @@ def _engine(plan: Plan, open_engine: OpenEngine, pool: ClusterPool | None) -> Jo
 
 
 def _built_early(requests: Sequence[JobRequest], limit_s: float) -> list[tuple[JobRequest, Topology | None]]:
-    """Load a file before Spark starts, so that errors appear at once; None for a file that needs Spark."""
+    """Load the files before Spark starts, so that errors appear at once; None for a file that needs Spark."""
 
     def built(request: JobRequest) -> Topology | None:
         try:
@@ -356,7 +356,7 @@ def _built(early: Sequence[tuple[JobRequest, Topology | None]], limit_s: float) 
 
 
 def _loop(service: Service, plan: Plan, stop: StopRequest, announce: Callable[[], None], begun_s: float) -> Summary:
-    """Rounds at their times; one that is late moves those after it. `--for` counts from the first life on."""
+    """Run a round every `round_s`; a late round delays the rounds after it. `--for` counts from the loop of the first start."""
     round_s = plan.loop.settings.round_s
     first_s = begun_s if plan.life.begun_s is None else plan.life.begun_s
     next_s = begun_s + round_s

@@ -45,23 +45,23 @@ from headgate.spark.processes.jobloader import TenantFile
 from headgate.threads import in_parallel
 
 CLOCK_TOLERANCE_S = 1.0
-"""A last round that lies this far ahead is none of a clock that was set back."""
+"""Seconds that the last round may lie in the future before the service concludes that the clock was set back."""
 POLICY_KEY = "policy"
 
 
 class Watcher(Protocol):
-    """Is shown every round."""
+    """Receives every round and every message of a service."""
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
-        """One turn of the loop is done."""
+        """Handle the end of a round of the control loop."""
 
     def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
-        """Something happened to a job in an epoch, or to the service if it is empty."""
+        """Handle a message about a job and its epoch, or about the service if `job` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """How a service decides."""
+    """The settings, the policy and the tenants of a service's control loop."""
 
     settings: Settings
     policy: str = "headgate"
@@ -70,11 +70,11 @@ class Loop:
     webhook: Webhook | None = None
     service: ServiceSettings = field(default_factory=ServiceSettings)
     tenants: Sequence[Tenant] = ()
-    """As the cluster file has them; their quotas replace those of before."""
+    """Tenants of the cluster file; their quotas replace earlier quotas."""
 
 
 class Service:
-    """Runs jobs on an engine by their intents; `prepare`, then `round` again and again beside `jobs.starts`, then `engine.close`."""
+    """Runs jobs on an engine by their intents: call `prepare`, then `round` repeatedly beside `jobs.starts`, then `engine.close`."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Service:
         self._progress = StartProgress()
         self._lost = LostHosts()
         self._above_state: frozenset[str] = frozenset()
-        """Tenants, as of the last round. Only the loop uses it, `_lost`, `_progress` and `_state_changes`."""
+        """Tenants above their quota of state in the last round. Only the loop uses `_above_state`, `_lost` and `_progress`."""
 
     # -- start
 
     def prepare(self, built: Iterable[Built], only_these: bool = True) -> None:
-        """Queue the jobs of the given files, and those of before: submitted live, or all unless `only_these`; `jobs.starts` starts them."""
+        """Queue the jobs of the files and registered jobs; with `only_these`, only registered jobs that were submitted live."""
         self._check_journal()
         if self.registry.damage:
             text = f"{self.registry.damage}; submit the jobs that are missing again"
@@ -138,7 +138,7 @@ class Service:
         self._go_on()
 
     def _note_files(self, tenants: Mapping[str, Tenant], jobs: Mapping[str, Registered]) -> None:
-        """Tenants and jobs that the files changed against what there was before, for the audit log."""
+        """Record in the audit log which tenants and jobs the files changed."""
         changes = [("", tenant_added(one)) for one in self.loop.tenants if tenants.get(one.name) != one]
         now = self.registry.all()
         for name, one in now.items():
@@ -157,7 +157,7 @@ class Service:
             raise InputError("the journal is of a simulation; give another --home, or delete it to start afresh")
 
     def _go_on(self) -> None:
-        """Where the journal ends; the state of another policy, or of a time to come, means nothing to this one."""
+        """Continue where the journal ends; give up unfinished actions if the policy is another one, or if the clock was set back."""
         if self.journal.about().get(POLICY_KEY, self.loop.policy) != self.loop.policy:
             self._give_up_unfinished("another policy took over")
         elif self._is_set_back():
@@ -172,7 +172,7 @@ class Service:
             self.board.leases = leases_of(self.landlord, self.now_s())
 
     def _resume(self) -> float | None:
-        """Before any job has started: an action that is carried out late changes what its jobs start with."""
+        """Resume the controller before any job starts; an action that is carried out late changes the first allocation of its jobs."""
         engine = self.controller.engine
         self.controller.engine = QueuedEngine(engine, self.jobs.queued)
         try:
@@ -181,7 +181,7 @@ class Service:
             self.controller.engine = engine
 
     def _is_set_back(self) -> bool:
-        """Whether the last round lies in the future: waits that end there would stop all decisions until then."""
+        """Whether the last round lies in the future: waits until such a time would stop all decisions."""
         restored = self.journal.restore()
         ahead_s = restored.at_s - self.now_s() if restored is not None else 0.0
         if ahead_s > CLOCK_TOLERANCE_S:
@@ -204,7 +204,7 @@ class Service:
         self.tally.seconds += time.perf_counter() - begun_s
 
     def _round(self) -> bool:
-        """Whether the round was completed."""
+        """Run one round; returns whether the round was completed."""
         try:
             view, decision = self.controller.round()
         except Exception as error:  # the edge of the round: an engine that cannot be read, a broken policy
@@ -237,7 +237,7 @@ class Service:
         self.board.publish(picture, done)
 
     def _grown(self) -> list[Alert]:
-        """Tenants whose state is above their quota now; each is raised as an alert once."""
+        """Return an alert per tenant above its quota of state; each is raised when the tenant exceeds the quota, not every round."""
         found = self.accounts.above_state()
         for alert in found:
             if alert.about not in self._above_state:
@@ -252,7 +252,7 @@ class Service:
             self.watcher.round(view, self.board.phase(), None, self.states())
 
     def _look_at_hosts(self, view: View | None) -> str:
-        """The error of this round's work on hosts; empty without one. Without a view, the landlord only refreshes the hosts."""
+        """Let the landlord work on hosts; without a view, it only refreshes the hosts. Returns the error, or an empty text."""
         if self.landlord is None:
             return ""
         try:
@@ -260,7 +260,7 @@ class Service:
             if came:
                 self.controller.policy.cluster_changed()
             self.board.leases = leases_of(self.landlord, self.now_s())
-        except Exception as error:  # the edge of the hosts: jobs go on with those that there are
+        except Exception as error:  # the edge of the hosts: jobs continue on the present hosts
             return f"hosts: {_reason(error)}"
         return ""
 
@@ -298,26 +298,26 @@ class Service:
         self._log(self.now_s(), job, text)
 
     def _log(self, at_s: float, job: str, text: str) -> None:
-        """A change of state is told with the epoch that it was seen with, everything else with the epoch of about then."""
+        """Send a message to the watcher, with the epoch in which the loop last saw the job."""
         self.watcher.tell(at_s, job, text, self._state_changes.epoch_of(job))
 
     # -- what is asked
 
     def states(self) -> dict[str, JobState]:
-        """All jobs, also those that could not be started."""
+        """Return the states of all jobs, including jobs that have not started."""
         return self.board.states()
 
     def status(self) -> Status:
-        """Everything at this moment."""
+        """Return the status of the service at this moment."""
         status = self.board.status()
         return dataclasses.replace(status, tenants=self.accounts.statuses(status))
 
     def health(self, detailed: bool = True) -> Health:
-        """Whether the loop turns and the engine answers."""
+        """Whether the control loop completes rounds and the engine answers."""
         return self.board.health(detailed)
 
     def story(self, name: str, past: Past | None = None) -> list[explain.Line]:
-        """What happened to a job, and why it does not run if it does not; from the journal, or from what a tenant may read of it."""
+        """Return what happened to a job and, if the job does not run, why; `past` is the part of the journal a tenant may read."""
         lines: list[explain.Line] = []
         try:
             lines = explain.story(past or self.journal, name)
@@ -332,5 +332,5 @@ class Service:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong; an error that was not raised on purpose is named."""
+    """Return the text of an error, with its type if Headgate did not raise the error on purpose."""
     return str(error) if isinstance(error, HeadgateError) else f"{type(error).__name__}: {error}"

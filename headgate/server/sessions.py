@@ -21,22 +21,22 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 MINUTE_S, HOUR_S = 60.0, 3600.0
 SECRET_BYTES = 32
 MOST_OPEN = 256
-"""Codes, and sessions, that a tenant has open at a time; its oldest goes first, and never one of another tenant."""
+"""Most login codes, and most sessions, of one tenant, and most addresses with failed logins; the oldest is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a token or a session belongs to."""
+    """The owner of a token or a session."""
 
     who: str
     tenant: str | None = None
-    """None: the operator of the service, who may do everything."""
+    """Tenant of the owner; None for the operator of the service, who may do everything."""
     role: Role = Role.OPERATOR
     token_id: str = ""
 
 
 def identity_of(token: TokenRecord) -> Identity:
-    """Whom a token of a tenant belongs to; a name that a client gives itself proves nothing."""
+    """Return the identity of a tenant's token; a name that the client claims is ignored, because it proves nothing."""
     return Identity(f"{token.tenant}, token {token.id}", token.tenant, token.role, token.id)
 
 
@@ -46,7 +46,7 @@ class Session:
 
     identity: Identity
     csrf: str
-    """What a request that changes something must repeat in a header: another site cannot read it."""
+    """Secret that a changing request must repeat in a header, because another site cannot read the secret."""
     expires_s: float
 
 
@@ -59,7 +59,7 @@ class FailedLogins:
         self._failures: dict[str, deque[float]] = {}
 
     def add(self, address: str) -> None:
-        """One more of this address."""
+        """Count a failed login of this address."""
         with self._lock:
             self._failures.setdefault(address, deque(maxlen=self._most)).append(self._now_s())
             _drop_oldest(self._failures, list(self._failures))
@@ -76,7 +76,7 @@ class FailedLogins:
 
 
 class Sessions:
-    """Codes and sessions of one run of a service; they end with it. Owner: its lock."""
+    """The login codes and the browser sessions of one run of a service. Owner: its lock."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Sessions:
         self.failed = FailedLogins(settings.login_failures, now_s)
         self._lock = threading.Lock()
         self._codes: dict[bytes, tuple[Identity, float]] = {}
-        """By hash of the code: the identity, and the time of expiry."""
+        """The identity and the time of expiry, by hash of the login code."""
         self._sessions: dict[bytes, Session] = {}
 
     def new_code(self, who: Identity) -> str:
-        """A code that logs in one browser, once."""
+        """Make a code that logs in one browser, once."""
         code = secrets.token_urlsafe(SECRET_BYTES)
         with self._lock:
             self._codes[_hash(code)] = (who, self._now_s() + self._settings.login_link_s)
@@ -119,14 +119,14 @@ class Sessions:
             return cookie, session
 
     def identify(self, token: str, name: str = "") -> Identity | None:
-        """Whose token it is; None if it is none."""
+        """Return the identity of a token; None if the token is not valid."""
         if secrets.compare_digest(token.encode(), self._token.encode()):
             return Identity(name or "token")
         found = self._tenants.identify(token) if self._tenants is not None else None
         return identity_of(found) if found is not None else None
 
     def _identified(self, secret: str, name: str) -> Identity | None:
-        """Whose secret it is; a code is used up by this."""
+        """Return the identity of a token or a login code, which is used up; None if the secret is not valid."""
         found = self.identify(secret, name)
         if found is not None:
             return found
@@ -134,7 +134,7 @@ class Sessions:
         return who if self._now_s() < until_s else None
 
     def find(self, cookie: str) -> Session | None:
-        """The session of a browser; None if it has none, or it is over."""
+        """Return the session of a cookie; None if there is no such session, or if the session has ended."""
         with self._lock:
             session = self._sessions.get(_hash(cookie))
             return session if session is not None and self._is_valid(session) else None
@@ -143,7 +143,7 @@ class Sessions:
         return self._now_s() < session.expires_s and self.holds(session.identity)
 
     def holds(self, who: Identity) -> bool:
-        """Whether the token that somebody showed, or opened a session with, is neither revoked nor expired."""
+        """Whether the token of an identity is neither revoked nor expired; True for an identity without a tenant's token."""
         return not who.token_id or (self._tenants is not None and self._tenants.valid(who.token_id))
 
     def log_out(self, cookie: str) -> None:
@@ -153,11 +153,11 @@ class Sessions:
 
 
 def _hash(secret: str) -> bytes:
-    """Secrets are looked up by their hash: the time that takes says nothing about them."""
+    """Hash a secret for a look-up, so that the duration of the look-up reveals nothing about the secret."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def _drop_oldest(table: dict[Any, Any], keys: Sequence[Any]) -> None:
-    """Leave the newest of these keys, which are in the order of the table."""
+    """Delete all but the newest `MOST_OPEN` of these keys, which are in the order of the table."""
     for key in keys[:-MOST_OPEN]:
         del table[key]

@@ -1,4 +1,4 @@
-"""Jobs that wait to be started when the service starts: beside the loop, the most valuable first."""
+"""Starts the jobs of a starting service beside the control loop, the most valuable jobs first."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from headgate.server.registry import Registered
 from headgate.topology import Topology
 
 TOLD_S = 10.0
-"""Time between two sentences about how many jobs have started."""
+"""Seconds between two messages about how many jobs have started."""
 TOLD_JOBS = 2
-"""Fewer jobs than this start without a sentence about how many have started."""
+"""Least number of starting jobs for messages about how many jobs have started."""
 ENDS_S = 20.0
-"""Longest wait for the starts in flight when the service ends; the engine then ends them."""
+"""Longest wait in seconds for each start in flight when the service ends; the engine then ends the start."""
 
 
 class StartQueue:
-    """Starts of jobs, each a function that raises nothing. Owner: its lock."""
+    """A queue of starts of jobs, each a function that raises nothing. Owner: its lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: list[tuple[float, int, Callable[[], None]]] = []
-        """A heap: the greatest worth first, then who came first."""
+        """A heap of starts: the greatest worth first, then in the order of arrival."""
         self._closed = False
 
     def add(self, worth: float, start: Callable[[], None]) -> None:
-        """Have a job started."""
+        """Queue the start of a job."""
         with self._lock:
             heapq.heappush(self._waiting, (-worth, next(self._numbers), start))
 
@@ -48,7 +48,7 @@ class StartQueue:
 
     @contextmanager
     def running(self, at_once: int) -> Iterator[None]:
-        """Start so many jobs at once beside what goes on; at the end, no further start begins."""
+        """Start jobs on `at_once` threads while the block runs; after the block, no further start begins."""
         threads = [threading.Thread(target=self.run, name="headgate-start", daemon=True) for _ in range(at_once)]
         for thread in threads:
             thread.start()
@@ -63,7 +63,7 @@ class StartQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job that waits for its turn to start, with what the journal says that it had."""
+    """A job that waits for its start, with its allocation in the journal."""
 
     registered: Registered
     topology: Topology
@@ -71,7 +71,7 @@ class QueuedJob:
 
 
 class QueuedEngine:
-    """Jobs that wait for their turn, as a controller sees them that resumes: what it applies, they start with."""
+    """The engine of a controller that resumes before jobs start: queued jobs start with the allocations of applied actions."""
 
     def __init__(self, engine: Engine, queued: MutableMapping[str, QueuedJob]) -> None:
         self._engine, self._queued = engine, queued
@@ -92,14 +92,14 @@ class QueuedEngine:
 
 
 class StartProgress:
-    """Tells how many jobs have started while some have not. Only the loop uses it."""
+    """Reports how many jobs have started, until all jobs have started. Only the control loop uses a `StartProgress`."""
 
     def __init__(self) -> None:
         self._sentence = ""
         self._next_s = 0.0
 
     def sentence(self, states: Mapping[str, JobState], now_s: float) -> str:
-        """What to tell now; empty if it was told lately, or has not changed."""
+        """Return the next message; empty if the last message is recent, or if nothing has changed."""
         text = starts_in_words(states)
         if not self._sentence and sum(state.phase is JobPhase.STARTING for state in states.values()) < TOLD_JOBS:
             return ""
@@ -113,7 +113,7 @@ class StartProgress:
 
 
 def wanted(states: Mapping[str, JobState]) -> list[JobState]:
-    """Jobs that are to run."""
+    """Return the states of all jobs that are not paused."""
     return [state for state in states.values() if state.phase is not JobPhase.PAUSED]
 
 

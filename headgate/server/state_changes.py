@@ -1,4 +1,4 @@
-"""Notices when a job changes its state: it starts, stops, fails or goes on. A job that does not run raises an alert."""
+"""Detects jobs that start, stop, fail or continue. A job that fails or is retried raises an alert."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from headgate.server.status import Tally
 
 
 class StateChanges:
-    """Compares the states of all jobs with those that it saw last, which it replaces as a whole. Only the loop compares."""
+    """Compares the states of all jobs with the states of the last comparison. Only the control loop compares.
+
+    Other threads may call `epoch_of`, because `_last` is replaced as a whole.
+    """
 
     def __init__(self, board: StatusBoard, tally: Tally) -> None:
         self._board, self._tally = board, tally
         self._last: Mapping[str, JobState] = {}
 
     def epoch_of(self, job: str) -> int | None:
-        """The epoch that the job was seen with the last time; None if not known."""
+        """Return the epoch of a job at the last comparison; None if not known."""
         state = self._last.get(job)
         return None if state is None else state.epoch
 
     def since_last(self) -> Iterator[tuple[str, str, bool]]:
-        """Job, sentence, and whether the job does not run, for each change since the last call."""
+        """Yield job, sentence, and whether the job is failed or retrying, for each change since the last call."""
         before, self._last = self._last, self._board.states()
         for name, state in self._last.items():
             broken = state.phase in BROKEN
@@ -35,16 +38,16 @@ class StateChanges:
 
 
 def _standing(state: JobState | None) -> tuple[object, ...] | None:
-    """What differs from one failure to the next; share and read limit are not part of it."""
+    """Return the fields by which two failures differ; share and read limit are left out."""
     return None if state is None else (state.phase, state.reason, state.since_s)
 
 
 def _change(before: JobState | None, now: JobState) -> str:
-    """A change of state in words; empty if there is none worth telling."""
+    """Return a change of state in words; empty if there is no change to report."""
     if before is not None and (before.phase, before.reason) == (now.phase, now.reason):
         return ""
     if now.phase is JobPhase.STARTING and not now.reason:
-        return ""  # how many jobs have started is told for all of them together
+        return ""  # starts of jobs are reported as one number for all jobs
     if now.phase is not JobPhase.RUNNING:
         return state_sentence(now)
     if before is not None and before.phase is JobPhase.RUNNING:
@@ -53,5 +56,5 @@ def _change(before: JobState | None, now: JobState) -> str:
 
 
 def state_sentence(state: JobState) -> str:
-    """A state in words."""
+    """Return a state in words."""
     return f"{state.phase.value}: {state.reason}" if state.reason else state.phase.value

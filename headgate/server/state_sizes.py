@@ -14,19 +14,19 @@ from headgate.state.durable import durable_of
 from headgate.state.inspect import KEYED, checkpoint_of
 
 SPEND_S = 0.03
-"""After this time, a question leaves the jobs that are still to be counted to the next one."""
+"""Seconds that a request spends on counting; the next request counts the remaining jobs."""
 
 
 class StateSizes:
-    """Sizes by job, each counted again once it is older than `keep_s`. Any thread may ask; two at once only count twice."""
+    """Sizes of keyed state by job, counted again after `keep_s`. Any thread may ask; two threads at once only count twice."""
 
     def __init__(self, jobs: Path, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._jobs, self._keep_s, self._clock = jobs, keep_s, clock
         self._measured: dict[str, tuple[float, int | None]] = {}
-        """When each job was counted, and what was found; replaced as a whole."""
+        """Time and result of the last count of each job; the dict is replaced as a whole."""
 
     def of(self, names: Iterable[str], spend_s: float = SPEND_S) -> dict[str, int]:
-        """What is measured of these jobs; a job without keyed state, or that was not counted yet, is left out."""
+        """Return the sizes of these jobs in bytes; a job without keyed state, or not counted yet, is left out."""
         begun_s, wanted, measured = self._clock(), dict.fromkeys(names), dict(self._measured)
         for name in sorted(wanted, key=lambda name: measured.get(name, (-math.inf, None))[0]):
             now_s = self._clock()
@@ -41,7 +41,7 @@ class StateSizes:
 
 
 def slice_bytes(job: Path) -> dict[str, dict[int, int]]:
-    """By operator and slice, the size of the newest snapshot; a job whose state is not on this disk has none."""
+    """Return the bytes of the newest snapshot by operator and slice; empty if the state is not on this disk."""
     found = {path.name: _snapshots(_folder(job, path.name) / SNAPSHOTS) for path in (job / KEYED).glob("*")}
     return {name: sizes for name, sizes in found.items() if sizes}
 
@@ -57,13 +57,13 @@ def _snapshots(folder: Path) -> dict[int, int]:
 
 
 def _bytes(job: Path) -> int | None:
-    """Of all operators; None without keyed state. Files that are deleted meanwhile do not count."""
+    """Return the bytes of all operators of a job; None without keyed state. Files deleted during the count are left out."""
     folders = [folder for path in (job / KEYED).glob("*") if (folder := _folder(job, path.name)).is_dir()]
     return sum(map(_size, folders)) if folders else None
 
 
 def _folder(job: Path, operator: str) -> Path:
-    """A folder on this disk; of state in an object store, one that does not exist."""
+    """Return the checkpoint folder of an operator on this disk; for state in an object store, a folder that does not exist."""
     with suppress(StateDamagedError):
         durable = durable_of(job)
         if "://" not in durable:

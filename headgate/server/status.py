@@ -1,6 +1,6 @@
 """The status of a service as frozen data, the same for the API, the command line and scripts.
 
-A job has all that a round of the journal says of it (`ports.JobRecord`), and what only a running service knows.
+The status of a job has the fields of a round in the journal (`ports.JobRecord`), and fields that only a running service knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.server.tenants import Quota
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job in any state; None where nothing is measured."""
+    """One job in any state; fields are None where nothing is measured."""
 
     state: str
     reason: str
@@ -39,7 +39,7 @@ class JobStatus:
     met: bool | None = None
     utility: float | None = None
     latency_s: float | None = None
-    """As the intent asks for it."""
+    """The latency that the intent limits: the mean, or the percentile of the intent."""
     latency: LatencyRecord | None = None
     juice: float | None = None
     arrival_rows_s: float | None = None
@@ -52,14 +52,14 @@ class JobStatus:
     raised_share: int | None = None
     """Weight that the scheduler gave the job in place of the declared one; None: the declared weight applies."""
     age_s: float | None = None
-    """Age of the reading that all this was measured on; None if the job was never read."""
+    """Age of the job's last reading in seconds; None if the job does not run or was never read."""
     stale: bool = False
-    """Whether that reading is too old to judge the job by; `met` and `utility` are then not declared."""
+    """Whether the last reading is too old to judge the job; `met` and `utility` are then None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionStatus:
-    """Something that was decided, why, and whether it was done."""
+    """A decided action, its cause, and whether the engine applied the action."""
 
     at_s: float
     job: str | None
@@ -80,12 +80,12 @@ class LeaseStatus:
     reason: str
     address: str
     paid_s: float
-    """Time that is paid for and still to come."""
+    """Remaining seconds that are already paid for."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasesStatus:
-    """Hosts that are leased, what all of them have cost, and what happened lately."""
+    """The leased hosts, the bill of all leases, and the latest events of hosts."""
 
     hosts: tuple[LeaseStatus, ...]
     bill: Bill
@@ -95,7 +95,7 @@ class LeasesStatus:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What jobs take; the same limits as a quota has."""
+    """The resources that jobs use, with the fields of a `Quota`."""
 
     jobs: int = 0
     lanes: int = 0
@@ -107,7 +107,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TenantStatus:
-    """A tenant: what its jobs take and earn, what they cost, and its limits."""
+    """A tenant: the usage, utility and cost of its jobs, and its quotas."""
 
     usage: Usage
     quota: Quota
@@ -116,16 +116,16 @@ class TenantStatus:
     satisfaction: float | None
     """Utility as a share of the worth of its jobs that are judged; None if none is."""
     cost: float
-    """Its part of the bill for leased hosts."""
+    """The tenant's part of the bill for leased hosts."""
     jobs_met: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything at one moment."""
+    """The status of a service at one moment."""
 
     at_s: float | None
-    """When the last round was; None before the first."""
+    """Time of the last round; None before the first round."""
     phase: str
     policy: str
     score: float
@@ -137,28 +137,28 @@ class Status:
     hosts: tuple[HostReading, ...]
     advice: tuple[str, ...]
     leases: LeasesStatus | None = None
-    """None if no hosts are leased: Spark is embedded, or another operator's cluster."""
+    """Leased hosts and their bill; None if the service leases no hosts."""
     headline: str = ""
-    """How many jobs meet their intents, and what became of the others."""
+    """Sentence on how many jobs meet their intents, and on the states of the other jobs."""
     problem: str = ""
-    """What a person should look at, in a sentence: jobs that do not run, stale readings, a loop that stands still."""
+    """Sentence on problems for a person to solve: jobs that do not run, stale readings, a control loop that stands still."""
     tenants: dict[str, TenantStatus] = field(default_factory=dict)
-    """What the jobs of each tenant take, earn and cost."""
+    """Usage, utility and cost of the jobs of each tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the loop turns and the engine answers, and if not, why."""
+    """Whether the control loop completes rounds and the engine answers, and if not, why."""
 
     healthy: bool
     sentence: str
     round_age_s: float | None
-    """Time since the last round that was completed; None before the first."""
+    """Seconds since the last completed round; None before the first round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a round left for others to look at. The loop publishes one per round; it is replaced, never changed."""
+    """The result of a round for other threads. The control loop publishes one picture per round; pictures are never modified."""
 
     view: View
     phase: str
@@ -166,29 +166,29 @@ class Picture:
     advice: tuple[str, ...]
     taken_s: float
     read_s: Mapping[str, float]
-    """When each job was last read."""
+    """Time of the last reading of each job."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredJob:
-    """What a job declares: who it belongs to, and what it should achieve."""
+    """The declarations of a job: its tenant, its intent, and its lanes."""
 
     tenant: str
     intent: Intent | None
-    """None if its file could not be loaded."""
+    """The intent of the job; None if the job could not be loaded or started."""
     lanes: int = 0
-    """Lanes that it starts with, of all operators together."""
+    """Number of lanes with which the job starts, of all operators together."""
 
     @property
     def worth(self) -> float:
-        """What it is worth when its intent is met; nothing as long as that is not declared."""
+        """Return the worth of the job's intent; 0 if the intent is not known."""
         return self.intent.worth if self.intent is not None else 0.0
 
 
 def job_status(
     state: JobState, declared: DeclaredJob, view: JobView | None, age_s: float | None, stale_s: float
 ) -> JobStatus:
-    """A job in its state; measured if it runs, and judged if its reading is not older than `stale_s`."""
+    """Return the status of a job, with measurements if there is a view, and with a verdict if the reading is not stale."""
     intent = declared.intent
     status = JobStatus(
         state=state.phase.value,
@@ -210,12 +210,12 @@ def job_status(
 
 
 def unjudged(job: JobView) -> JobView:
-    """The job without a verdict: what was measured of it does not say how it is now."""
+    """Return the view without a verdict, for a job with a reading too old to judge the job."""
     return dataclasses.replace(job, met=None, utility=None)
 
 
 def jobs_headline(jobs: Mapping[str, JobStatus]) -> str:
-    """How the jobs are doing in a few words: "1 of 2 jobs meet their intents, 1 failed"."""
+    """Return the state of the jobs in a few words: "1 of 2 jobs meet their intents, 1 failed"."""
     wanted = [job for job in jobs.values() if job.state != JobPhase.PAUSED.value]
     states = Counter(job.state for job in jobs.values() if job.state != JobPhase.RUNNING.value)
     states["stale"] = sum(job.stale for job in jobs.values())
@@ -224,7 +224,7 @@ def jobs_headline(jobs: Mapping[str, JobStatus]) -> str:
 
 
 def problem_of(jobs: Mapping[str, JobStatus]) -> str:
-    """Which jobs need a person, in a sentence; empty if none does."""
+    """Return which jobs are failed, retrying or stale, in a sentence; empty without such jobs."""
     broken = [
         f"{name} is {'stale' if job.stale else job.state}"
         for name, job in jobs.items()
@@ -252,7 +252,7 @@ def _measured(status: JobStatus, view: JobView) -> JobStatus:
 
 
 def action_status(at_s: float, action: Action, outcome: Outcome | None) -> ActionStatus:
-    """An action and what became of it."""
+    """Return an action with its outcome."""
     applied, detail = (outcome.applied, outcome.detail) if outcome is not None else (False, "")
     return ActionStatus(at_s, action.job, action.kind.value, action.what, action.cause.text, applied, detail)
 
@@ -267,7 +267,7 @@ def silence_of(view: View | None, age_s: float) -> str:
 
 
 def leases_of(landlord: Landlord, at_s: float) -> LeasesStatus:
-    """What is leased at this moment."""
+    """Return the leased hosts and their bill at this moment."""
     held = tuple(
         LeaseStatus(host.name, host.kind.name, host.phase.value, host.reason, host.address, host.remaining_s(at_s))
         for host in landlord.hosts().values()
@@ -277,28 +277,28 @@ def leases_of(landlord: Landlord, at_s: float) -> LeasesStatus:
 
 @dataclass(slots=True)
 class Tally:
-    """What the rounds since the start amount to."""
+    """Counters over the rounds since the start of the service."""
 
     rounds: int = 0
     judged: Counter[str] = field(default_factory=Counter)
-    """Rounds by job in which it could be judged."""
+    """Number of rounds in which a job could be judged, by job."""
     met: Counter[str] = field(default_factory=Counter)
-    """Those in which its intent was met."""
+    """Number of rounds in which a job met its intent, by job."""
     actions: Counter[str] = field(default_factory=Counter)
-    """Actions that were applied, by kind."""
+    """Number of applied actions, by kind."""
     failed_rounds: int = 0
-    """Rounds that were not completed; `rounds` are those that were."""
+    """Number of rounds that were not completed; `rounds` counts the completed rounds."""
     seconds: float = 0.0
-    """Time that all rounds took together, failed ones too."""
+    """Seconds that all rounds took together, including failed rounds."""
     failures: Counter[str] = field(default_factory=Counter)
-    """Failures by job, also those after which it is started again."""
+    """Number of failures by job, including failures after which the job is started again."""
     hosts_lost: int = 0
-    """Hosts that left although no release was decided."""
+    """Number of hosts that left without a decision to release them."""
     _satisfaction: float = 0.0
     _satisfaction_rounds: int = 0
 
     def add(self, view: View, satisfaction: float | None, action: Action | None, outcome: Outcome | None) -> None:
-        """One more round."""
+        """Count a completed round."""
         self.rounds += 1
         if satisfaction is not None:
             self._satisfaction += satisfaction
@@ -311,26 +311,26 @@ class Tally:
 
     @property
     def satisfaction(self) -> float | None:
-        """Mean over the rounds in which it was declared."""
+        """Return the mean satisfaction over the rounds with a known satisfaction; None without such rounds."""
         return self._satisfaction / self._satisfaction_rounds if self._satisfaction_rounds else None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of a run, when it ends."""
+    """The outcome of a run that has ended."""
 
     seconds: float
     rounds: int
     satisfaction: float | None
-    """Mean over the rounds."""
+    """Mean satisfaction over the rounds with a known satisfaction; None without such rounds."""
     met: dict[str, float]
-    """Share of the rounds, by job, in which its intent was met; without jobs that could never be judged."""
+    """Share of the judged rounds in which a job met its intent, by job; jobs that were never judged are left out."""
     actions: dict[str, int]
-    """How many were applied, by kind."""
+    """Number of applied actions, by kind."""
     status: Status
 
 
 def summary(seconds: float, tally: Tally, status: Status) -> Summary:
-    """The rounds of a run in a few figures."""
+    """Summarize the rounds of a run."""
     met = {name: tally.met[name] / rounds for name, rounds in tally.judged.items() if rounds}
     return Summary(seconds, tally.rounds, tally.satisfaction, met, dict(tally.actions), status)

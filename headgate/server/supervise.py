@@ -30,11 +30,11 @@ WATCHED = (*PASSED_ON, signal.SIGTSTP, signal.SIGCHLD)
 FINAL = frozenset({0, InputError.exit_code, 141, *(128 + number for number in PASSED_ON)})
 """Exit codes after which a service does not start again: it ended, its input is bad, its output was closed, or it was told to end."""
 LEAVE_S = 5.0
-"""What a lost service started may take so long to end when asked to; then it is killed."""
+"""Seconds that processes left by a lost service have to end after SIGTERM, before they are killed."""
 KILL_S, LOOK_S = 10.0, 0.05
 _BEGUN = struct.Struct("d")
 _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
-"""Of prctl(2)."""
+"""Options of prctl(2): the signal when the parent ends, and the parent as reaper of orphans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class ServiceStart:
 
     number: int = 1
     begun_s: float | None = None
-    """By the monotonic clock, when the loop of the first life began; None if none began."""
+    """Time of the monotonic clock at which the loop of the first life began; None if no loop began."""
     supervised: bool = False
     report: Callable[[float], None] = lambda begun_s: None
     """Called by the service when its loop begins."""
 
 
 def can_supervise() -> bool:
-    """Whether this system has what a parent needs."""
+    """Whether this system supports a supervising parent: only Linux does."""
     return sys.platform == "linux"
 
 
 class Supervisor:
-    """Runs one life after another; `for_s` counts over all of them."""
+    """Starts the service again after a failure; `for_s` limits the time of all lives together."""
 
     def __init__(self, settings: ServiceSettings, for_s: float | None, tell: Callable[[str], None]) -> None:
         self._settings, self._for_s, self._tell = settings, for_s, tell
@@ -64,7 +64,7 @@ class Supervisor:
         self._failures = 0
 
     def run(self) -> ServiceStart | int:
-        """In the process of the service: its life. In the parent: the exit code, once no further life follows."""
+        """Return a `ServiceStart` in the process of each service, and the exit code in the parent once no further life follows."""
         _prctl(_SET_SUBREAPER, 1)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         try:
@@ -114,7 +114,7 @@ class Supervisor:
             self._begun_s = _BEGUN.unpack(begun)[0]
 
     def _starts_again(self, code: int) -> bool:
-        """Whether the service starts again. An error of the first start is final: the user reads it; a service that ran is restarted."""
+        """Whether to restart: always after a signal or a lost engine, after another error only if a loop has begun, never after a stop."""
         if self._asked or self._is_over():
             return False
         if code < 0 or code == EngineLostError.exit_code:
@@ -164,7 +164,7 @@ def _forked() -> int:
         if os.getppid() != parent:
             os._exit(128 + signal.SIGKILL)
     else:
-        with suppress(OSError):  # it did so itself, or has ended
+        with suppress(OSError):  # the child did so itself, or has ended
             os.setpgid(child, child)
     return child
 
@@ -194,7 +194,7 @@ def _reaped(child: int) -> int | None:
 
 
 def _suspend(child: int) -> None:
-    """Ctrl-Z stops the service and its parent; both go on together."""
+    """Stop the service and this parent after Ctrl-Z; both continue together."""
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -202,7 +202,7 @@ def _suspend(child: int) -> None:
 
 
 def _clear_up() -> None:
-    """What the service started in this session ends: Java, lanes, policies. Hosts have sessions of their own and stay."""
+    """End the processes that the service left in this session: Java, lanes, policies. Hosts have their own sessions and stay."""
     kill_s = time.monotonic() + LEAVE_S
     asked: set[int] = set()
     while (left := _leftover_processes()) and time.monotonic() < kill_s + KILL_S:

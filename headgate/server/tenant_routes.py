@@ -46,12 +46,12 @@ class RevokedToken:
 
 
 def change_by(caller: Caller, at_s: float, job: str, what: str) -> Change:
-    """A change for the audit log."""
+    """Return a change by this caller for the audit log."""
     return Change(at_s, caller.who, caller.via, job, what, caller.address, caller.tenant or "")
 
 
 def tenant_routes(service: Service, changes: Changes, settings: ServiceSettings) -> APIRouter:
-    """Whoever runs the service adds tenants; a tenant sees itself, and its operators make its tokens."""
+    """Return the routes of tenants: the operator of the service adds tenants; operators of a tenant make its tokens."""
     router, tenants = APIRouter(prefix="/api/v1", tags=["tenants"]), service.tenants
 
     def note(request: Request, what: str) -> None:

@@ -1,6 +1,6 @@
 """Tenants of a service: tokens, roles and quotas; in `tenants.json` of the home.
 
-A token has 256 random bits: it cannot be guessed, so that a slow hash would add nothing to the SHA-256 that is kept of it.
+A token has 256 random bits and cannot be guessed, so its SHA-256 is stored: a slow hash would add no security.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.topology import name_trouble
 FILE = "tenants.json"
 TOKEN_BYTES, ID_BYTES = 32, 4
 PREFIX = "hgt_"
-"""How a token begins, so that scanners for secrets find it."""
+"""Prefix of every token, by which scanners for secrets find tokens."""
 DAY_S = 86400.0
 MOST_DAYS = 3650
 
@@ -45,7 +45,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much the jobs of a tenant may take together; None: no limit."""
+    """The most that the jobs of a tenant may use together; a limit of None means no limit."""
 
     jobs: int | None = None
     lanes: int | None = None
@@ -59,7 +59,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who owns jobs."""
+    """An owner of jobs, with quotas and a weight."""
 
     name: str
     quota: Quota = field(default_factory=Quota)
@@ -107,7 +107,7 @@ def tenant_from(table: Any) -> Tenant:
 
 
 def tenant_added(tenant: Tenant) -> str:
-    """A new tenant, or new quotas of one, in a few signs for the audit log.
+    """Describe a new tenant, or new quotas of a tenant, in a few words for the audit log.
 
     >>> tenant_added(Tenant("shop", Quota(jobs=3, worth=100.0), 2.0))
     'tenant add shop: jobs 3, worth 100, weight 2'
@@ -138,7 +138,7 @@ class Tenants:
         return self._file.tenants
 
     def get(self, name: str) -> Tenant:
-        """A tenant; one that was never added has no limits."""
+        """Return the tenant of this name; a tenant that was never added has no limits."""
         return self._file.tenants.get(name, Tenant(name))
 
     def put(self, *tenants: Tenant) -> None:
@@ -159,7 +159,7 @@ class Tenants:
     # -- tokens
 
     def new_token(self, tenant: str, role: str, days: float, note: str = "") -> tuple[str, TokenRecord]:
-        """A token, which is shown only now, and what is kept of it."""
+        """Make a token; returns the secret, which is shown only once, and the stored record."""
         choice(role, "role", [one.value for one in Role])
         lasts_s = number(days, "days", low=0.001, high=MOST_DAYS) * DAY_S
         secret, now_s = PREFIX + secrets.token_urlsafe(TOKEN_BYTES), self._now_s()
@@ -188,7 +188,7 @@ class Tenants:
             self._write(dataclasses.replace(found, tokens=tokens))
 
     def identify(self, secret: str) -> TokenRecord | None:
-        """Whose token it is; None if it is none, has expired or was revoked."""
+        """Return the record of a token; None if the token is unknown, expired or revoked."""
         if not secret.startswith(PREFIX):
             return None
         given = _hash(secret)

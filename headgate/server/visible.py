@@ -1,4 +1,4 @@
-"""What whoever asks sees of a service: a tenant its own jobs, and of the others not even their names."""
+"""The view of a service for each caller: a tenant sees its own jobs, and no names of other tenants' jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headgate.server.status import ActionStatus, Status, jobs_headline, problem_
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A service at one moment, and its past, as somebody may see them."""
+    """The status and the past of a service, as far as a caller may see them."""
 
     status: Status
     past: Past
     failures: tuple[FailureStatus, ...]
     since_s: Mapping[str, float] | None
-    """Since when the tenant has had each of its jobs; None for whoever runs the service, who sees everything."""
+    """Time since which the tenant owns each job; None for the operator of the service, who sees everything."""
 
 
 def seen(service: Service, tenant: str | None) -> Seen:
-    """What a tenant sees, or whoever runs the service."""
+    """Return what a tenant sees of a service; without a tenant, what the operator of the service sees."""
     status = service.status()
     if tenant is None:
         return Seen(status, service.journal, service.board.failures, None)
@@ -38,7 +38,7 @@ def seen(service: Service, tenant: str | None) -> Seen:
 
 
 def owned_since(service: Service, tenant: str) -> dict[str, float]:
-    """The jobs of a tenant, and since when it has had each of them."""
+    """Return the jobs of a tenant, each with the time since which the tenant owns the job."""
     return {name: one.since_s for name, one in service.registry.all().items() if service.jobs.owner(name) == tenant}
 
 

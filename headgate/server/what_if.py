@@ -29,10 +29,10 @@ MOST_TIMES_LOAD = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class WhatIfQuestion:
-    """What should be different from now."""
+    """The changes to simulate, and how to simulate them."""
 
     loads: Mapping[str, float] = field(default_factory=dict)
-    """By job, or `all`, the multiple of its input."""
+    """Multiple of the input by job, or for `all` jobs."""
     intents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By job, the fields of its intent that change: `{"fraud": {"latency": "1s", "worth": 50}}`."""
     slots: int | None = None
@@ -85,12 +85,12 @@ class TriedSize:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfAnswer:
-    """Now as measured, then as predicted."""
+    """The jobs as measured now, and as predicted with the changes."""
 
     now: Prediction
     then: Prediction
     modelled_now: float
-    """The satisfaction that the model predicts without any change: how far it can be trusted."""
+    """Satisfaction that the model predicts without any change, to compare the model with the measured satisfaction."""
     tried: list[TriedSize]
     """Sizes of the cluster in order; empty without a search."""
     enough: int | None
@@ -98,7 +98,7 @@ class WhatIfAnswer:
     notes: list[str]
 
     def only(self, jobs: Collection[str]) -> WhatIfAnswer:
-        """The same without the figures of other jobs."""
+        """Return the answer without the figures of other jobs."""
         return replace(self, now=_only(self.now, jobs), then=_only(self.then, jobs))
 
 
@@ -114,7 +114,7 @@ class WhatIf:
         self._lock = threading.Lock()
 
     def answer(self, table: Any) -> WhatIfAnswer:
-        """Answer a question as it came; refuses a second question while one is being answered."""
+        """Answer the question of a request; refuses a second question while one is being answered."""
         question = _question(table)
         if self._journal is None:
             raise InputError("predictions need a journal on disk; run the service with a home directory")
@@ -163,7 +163,7 @@ def _last_line(text: bytes) -> str:
 
 
 def main(journal: str) -> int:
-    """Read a question, write its answer."""
+    """Read a question from standard input and write its answer to standard output."""
     from headgate.journal import SqliteJournal
     from headgate.sim.whatif import Question, Unit, WhatIfChanges, answer_question, summary
 

@@ -24,5 +24,7 @@ class Retention:
         if now_s < self._next_s:
             return []
         self._next_s = now_s + EVERY_S
-        self.dead_letters.clean(now_s)
-        return self.removed.expire(now_s)
+        try:
+            return self.removed.expire(now_s)
+        finally:
+            self.dead_letters.clean(now_s)

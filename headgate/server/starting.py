@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ TOLD_S = 10.0
 TOLD_JOBS = 2
 """Least number of starting jobs for messages about how many jobs have started."""
 ENDS_S = 20.0
-"""Longest wait in seconds for each start in flight when the service ends; the engine then ends the start."""
+"""Longest wait in seconds for all starts in flight when the service ends; the engine then ends the starts."""
 
 
 class StartQueue:
@@ -57,8 +58,9 @@ class StartQueue:
         finally:
             with self._lock:
                 self._closed = True
+            until_s = time.monotonic() + ENDS_S
             for thread in threads:
-                thread.join(ENDS_S)
+                thread.join(max(0.0, until_s - time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)

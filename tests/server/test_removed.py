@@ -17,6 +17,7 @@ from headgate.server import dead_letters
 from headgate.server.dead_letters import DeadLetters
 from headgate.server.registry import Registered
 from headgate.server.removed import RemovedJobs
+from headgate.server.retention import Retention
 from headgate.server.service import Loop
 from headgate.topology import Topology
 from tests.server.conftest import Bench
@@ -203,6 +204,21 @@ def test_clean_up_leaves_jobs_alone_that_are_being_removed_or_restored(bench: Be
     removed.move("orders", kept)
     assert removed.expire(bench.now_s + 25 * HOUR_S) == ["orders"]
     assert list((bench.directory / "removed").iterdir()) == []
+
+
+def test_dead_letters_that_cannot_be_deleted_keep_no_removed_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retention, expired = Retention(tmp_path, Settings()), list[float]()
+
+    def fail(now_s: float) -> None:
+        raise OSError("the device is full")
+
+    monkeypatch.setattr(retention.dead_letters, "clean", fail)
+    monkeypatch.setattr(retention.removed, "expire", expired.append)
+    with pytest.raises(OSError, match="full"):
+        retention.clean(100.0)
+    assert expired == [100.0]
 
 
 def test_dead_letters_of_all_threads_are_on_the_list(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ from headgate.errors import InputError
 from headgate.jobfile import JobRequest
 from headgate.journal import MemoryJournal
 from headgate.ports import JobPhase, JobState
+from headgate.server import starting
 from headgate.server.registry import Registry
 from headgate.server.service import Loop, Service
-from headgate.server.starting import TOLD_S, StartProgress
+from headgate.server.starting import TOLD_S, StartProgress, StartQueue
 from headgate.spark.jobs.loading import load
 from tests.server.conftest import Notes
 from tests.server.fake import FakeEngine, job_file
@@ -144,3 +147,14 @@ def test_progress_is_told_now_and_then_and_at_the_end() -> None:
 
 def test_start_of_one_job_is_told_by_itself() -> None:
     assert StartProgress().sentence({"a": JobState(JobPhase.STARTING)}, 0.0) == ""
+
+
+def test_all_starts_together_have_a_limited_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "ENDS_S", 0.3)
+    queue, end = StartQueue(), threading.Event()
+    for _ in range(4):
+        queue.add(1.0, lambda: (end.wait(), None)[1])
+    with queue.running(at_once=4):
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < 1.0
+    end.set()

@@ -1,4 +1,4 @@
-"""Benchmarks: what Headgate costs and what it is worth, beside what it is compared with. Never run as tests.
+"""Benchmarks of the costs and gains of Headgate, compared with other ways. Benchmarks never run as tests.
 
 The default form of a benchmark takes at most five minutes, and all default forms together less than an hour; some have a full form.
 """
@@ -47,45 +47,45 @@ PLANNED_MIN: Mapping[str, float] = {
 ALONE_MIN: Mapping[str, float] = {"billing": 4.8, "cluster": 4.0, "metrics": 0.5}
 """Minutes of benchmarks that `make bench` leaves out, because its benchmarks together take less than an hour; run them by name.
 
-`dashboard` measures what `metrics` does, besides.
+The benchmark `dashboard` also measures what `metrics` measures.
 """
 NAMES = (*PLANNED_MIN, *ALONE_MIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured."""
+    """A measured value with a name and a unit."""
 
     name: str
     value: float
     unit: str
     low: float | None = None
-    """The least of several measurements, of which the value is the median."""
+    """The least of several measurements; `value` is then the median."""
     high: float | None = None
 
 
 def repeated(name: str, values: Sequence[float], unit: str) -> Figure:
-    """The median of several measurements, and their spread."""
+    """Return a figure with the median of several measurements, and their spread."""
     return Figure(name, statistics.median(values), unit, min(values), max(values))
 
 
 def ratio(above: float, below: float) -> float | None:
-    """None if there is nothing to divide by: a bar on it does not hold."""
+    """Return a ratio; None if the divisor is 0, which fails a bar on the ratio."""
     return above / below if below else None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a benchmark found, and what it has to find."""
+    """The figures and bars of a benchmark."""
 
     figures: tuple[Figure, ...]
     bars: tuple[Bar, ...]
     notes: tuple[str, ...] = ()
-    """Sentences about what did not happen as the benchmark expects."""
+    """Sentences about unexpected events in the benchmark."""
 
 
 def bench(name: str, plot: Path | None = None, full: bool = False, **options: Any) -> Result:
-    """Run the benchmark of that name; `full` is its long form, if it has one. Options that are None are left to it."""
+    """Run the benchmark with this name; `full` asks for its long form, if there is one. Options that are None keep their defaults."""
     module = choice(name, "benchmark", NAMES).replace("-", "_")
     measure = import_module(f"headgate.bench.{module}").measure
     takes = signature(measure).parameters

@@ -1,7 +1,7 @@
 """VISP's table 3 on real Spark: what four provisioners pay for hosts under the same stepwise load, and how many rows are in time.
 
-Each provisioner has a Spark cluster of this machine for itself, with a short BTU. The work waits instead of computing, so that slots are
-scarce and not the cores of whoever measures. A row is in real time within the latency intent, as in VISP within the expected duration.
+Each provisioner has a Spark cluster of its own on this machine, with a short BTU. The work waits instead of computing, so that slots
+are scarce and not the cores of this machine. A row is in real time if its latency is within the intent; VISP uses the expected duration.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SPARK = SparkSettings(driver_memory_mb=1024, first_rows=1000, first_pace_s=FAST_
 
 @dataclass(frozen=True, slots=True)
 class BillingForm:
-    """How long each part of the load takes, and a BTU."""
+    """The lengths of the parts of the load, and of a BTU, in seconds."""
 
     low_s: float
     high_s: float
@@ -68,18 +68,18 @@ class BillingForm:
 
     @property
     def total_s(self) -> float:
-        """Low, high, and low again."""
+        """Seconds of the whole load: low, high, and low again."""
         return self.low_s + self.high_s + self.low_s
 
     @property
     def load(self) -> sources.Load:
-        """Rows that come slowly, then fast, then slowly, then not any more."""
+        """Return the load: a low rate, a high rate, the low rate again, and then no rows."""
         high_s, low_s = self.low_s, self.low_s + self.high_s
         return sources.Steps([(0, LOW), (high_s, HIGH), (low_s, LOW), (self.total_s, 0)])
 
     @property
     def rows(self) -> int:
-        """All rows of the load."""
+        """The number of rows of the whole load."""
         return round(2 * LOW * self.low_s + HIGH * self.high_s)
 
 
@@ -88,12 +88,12 @@ SHORT, FULL = BillingForm(10.0, 20.0, 15.0), BillingForm(60.0, 180.0, 60.0)
 
 @dataclass(slots=True)
 class BillingCourse:
-    """What happened under one provisioner."""
+    """The events and measurements under one provisioner."""
 
     in_time: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0.0))
-    """Rows within each level."""
+    """The number of rows in time, by level."""
     rows: float = 0.0
-    """Rows whose latency is known."""
+    """The number of rows with a known latency."""
     hosts: list[int] = field(default_factory=list)
     delays_s: list[float] = field(default_factory=list)
     """How long each delay took until rows were in real time again."""
@@ -103,7 +103,7 @@ class BillingCourse:
     bill: Bill | None = None
 
     def note(self, view: View, landlord: Landlord) -> None:
-        """Count the rows of a round by how long they took."""
+        """Count the rows of a round by latency."""
         self.hosts.append(len(landlord.hosts()))
         job = view.jobs.get(JOB)
         if job is None or not job.samples or job.samples[-1].at_s < view.at_s:
@@ -125,12 +125,12 @@ class BillingCourse:
             self.late_since_s = None
 
     def share(self, level: str) -> float:
-        """Share of the rows within a level."""
+        """Return the share of the rows in time at a level."""
         return self.in_time[level] / self.rows if self.rows else 0.0
 
 
 def measure(full: bool = False) -> Result:
-    """The same load under each provisioner, one after another."""
+    """Run the same load under each provisioner, one after another."""
     form = FULL if full else SHORT
     courses = {name: course(name, form) for name in PROVISIONERS}
     figures = [figure for name, found in courses.items() for figure in _figures(name, found)]
@@ -138,7 +138,7 @@ def measure(full: bool = False) -> Result:
 
 
 def course(name: str, form: BillingForm) -> BillingCourse:
-    """One provisioner from its first host until the load is over and all rows are out."""
+    """Run one provisioner from its first host until all rows of the load are put out."""
     print(f"bench: {name}, {form.total_s:.0f} s", file=sys.stderr)
     found = BillingCourse()
     with home() as place, cluster(place, name, form) as (engine, landlord):
@@ -163,7 +163,7 @@ def course(name: str, form: BillingForm) -> BillingCourse:
 
 @contextmanager
 def cluster(place: Path, name: str, form: BillingForm) -> Iterator[tuple[SparkEngine, Landlord]]:
-    """A pool of hosts, one of which is ready, and an application on it."""
+    """Yield an engine and a landlord with a pool of hosts, of which one is ready."""
     pool = LocalPool(place / "hosts", drain_s=HOSTS.lane_drain_s)
     try:
         kind = HostType("local", cores=2, memory_mb=768, price=1.0, btu_s=form.btu_s, startup_s=10.0)
@@ -185,7 +185,7 @@ def cluster(place: Path, name: str, form: BillingForm) -> Iterator[tuple[SparkEn
 
 
 def topology(name: str, out: Path, load: sources.Load, lanes: int) -> Topology:
-    """Each row is worked on and kept."""
+    """Return a job that works on each row and keeps the row."""
     made = Topology(name, Intent(latency=LATENCY_S, worth=60))
     worked = made.batches("work", WORK, made.source("in", sources.load(load)), schema=ROWS, lanes=lanes)
     made.sink("out", sinks.files(out), worked)
@@ -193,7 +193,7 @@ def topology(name: str, out: Path, load: sources.Load, lanes: int) -> Topology:
 
 
 def _warm_up(engine: SparkEngine, landlord: Landlord, out: Path) -> None:
-    """Hosts are looked at meanwhile, so that a BTU that ends is paid for."""
+    """Run epochs of another job, and let the landlord look at hosts meanwhile, so that ended BTUs are paid."""
     engine.submit(topology(WARM, out, sources.Steady(LOW), LANES))
 
     def warm() -> bool:
@@ -211,13 +211,13 @@ def _drained(engine: SparkEngine) -> bool:
 
 
 def _wrong_rows(engine: SparkEngine, path: Path, expected: int) -> float:
-    """Rows lost or doubled: they are numbered 0, 1, 2, … without a gap."""
+    """Count lost and doubled rows: rows are numbered 0, 1, 2, … without a gap."""
     numbers = Counter(row.row for row in sinks.read_files(engine.spark, path).select("row").toLocalIterator())
     return float(sum(count - 1 for count in numbers.values()) + len(set(range(expected)) ^ numbers.keys()))
 
 
 def _figures(name: str, found: BillingCourse) -> Iterator[Figure]:
-    """The rows of VISP's table 3, and what it cost."""
+    """Return the figures of VISP's table 3 and the cost."""
     assert found.bill is not None
     yield Figure(f"{name}: paid BTUs", found.bill.paid_btus, "")
     yield Figure(f"{name}: cost", found.bill.cost, "money")

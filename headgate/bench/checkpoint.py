@@ -1,6 +1,6 @@
-"""The slowest epoch with delta checkpoints against full synchronous ones, over growing state (ChronoStream, fig. 18).
+"""Benchmark of checkpoints: the slowest epoch with delta checkpoints and with full synchronous checkpoints (ChronoStream, fig. 18).
 
-To be kind to the classic way, it writes to disk only in every fourth epoch, while with deltas every single epoch is durable.
+In favour of full checkpoints, only every fourth epoch writes a full checkpoint, while with deltas every epoch is durable.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from headgate.state.operators import KeyedOperator
 SIZES_MB = (64, 256, 1024)
 SLICES, ROWS = 16, 100_000
 EPOCHS, FULL_EVERY = 9, 4
-"""Epochs per way, and after how many the classic way writes everything."""
+"""The number of epochs per way, and of epochs per full checkpoint."""
 SENSORS = ("heat", "speed", "load", "noise")
 FLAT, FASTER = 3.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """Seconds of the epochs of one way."""
+    """The slowest and the mean epoch of one way, in seconds."""
 
     slowest_s: float
     mean_s: float
@@ -78,7 +78,7 @@ def _both(size_mb: int) -> dict[str, Epochs]:
 
 
 def _operator() -> KeyedOperator:
-    """Statistics of four sensors per device: 152 bytes a key."""
+    """Return an operator with statistics of four sensors per device: 152 bytes per key."""
     measures = {f"{kind}_{name}": f"{kind}({name})" for name in SENSORS for kind in ("sum", "min", "max")}
     return KeyedOperator("devices", {"device": pa.int64()}, Aggregate.of({"n": "count"} | measures))
 
@@ -90,6 +90,6 @@ def _rows(seed: int, keys: int) -> pa.RecordBatch:
 
 
 def _make_room(place: Path) -> None:
-    """The deltas have been measured; they will not be read again."""
+    """Delete the deltas, which are measured and not read again."""
     for path in (place / "checkpoint/deltas").glob("*.state"):
         path.unlink()

@@ -38,9 +38,9 @@ from headgate.state.location import Location
 MACHINES = 3
 CUT_S = 40.0
 SLOW_CORES = 0.15
-"""Of the slowed machine, for all its processes together."""
+"""Cores of the slowed machine, for all its processes together."""
 EXCUSED_S = 20.0
-"""After the begin and the end of each fault, utility may be lower."""
+"""Seconds after the beginning and the end of each fault in which utility may be lower."""
 JOBS: Mapping[str, Mapping[str, object]] = {
     "visits": {"worth": 30.0, "rate": 150.0},
     "orders": {"worth": 20.0},
@@ -50,7 +50,7 @@ JOBS: Mapping[str, Mapping[str, object]] = {
 }
 DEFAULT_RATE = 100.0
 DELAY_S = 30.0
-"""The output may be so much older than the input when the benchmark ends."""
+"""The most seconds by which the output may be older than the input when the benchmark ends."""
 CHECKPOINT = "checkpoint"
 SETTINGS = ("driver_memory_mb=640", "heartbeat_s=2")
 START_S, SETTLE_S, STOP_S, USED_S, LOOK_S = 300.0, 60.0, 90.0, 60.0, 1.0
@@ -59,14 +59,14 @@ NEEDED_UTILITY = 0.95
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """Seconds of each part."""
+    """The lengths of the parts of the benchmark, in seconds."""
 
     steady_s: float
     after_cut_s: float
     after_kill_s: float
     after_add_s: float
     slow_s: float
-    """From the slowing on: lanes have to leave meanwhile."""
+    """Seconds after the slowing, in which lanes have to leave the slowed machine."""
 
 
 SHORT = ClusterForm(steady_s=10.0, after_cut_s=28.0, after_kill_s=25.0, after_add_s=5.0, slow_s=70.0)
@@ -75,20 +75,20 @@ FULL = ClusterForm(steady_s=60.0, after_cut_s=100.0, after_kill_s=100.0, after_a
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the service said at one moment."""
+    """The status of the service at one moment."""
 
     at_s: float
     utility: float | None
-    """Share of the worth of all jobs; None while no job is judged."""
+    """Utility as a share of the worth of all jobs; None while no job is judged."""
     hosts: Mapping[str, frozenset[str]]
-    """Hosts of the lanes of each job with state; only jobs of which the service says where their lanes are."""
+    """Hosts of the lanes of each job with state; only jobs for which the service knows the hosts."""
     running: int
-    """Jobs that have finished an epoch."""
+    """The number of jobs that have finished an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFaults:
-    """What is wrong with the output of a job."""
+    """The number of rows of the output of a job, and the numbers of its faults."""
 
     rows: int
     wrong_keys: int
@@ -97,42 +97,42 @@ class OutputFaults:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where the service keeps what is durable, and where the machines keep their slices."""
+    """The number of durable files in each place, and of machines with slices."""
 
     in_bucket: int
     """Files of the checkpoint location."""
     in_home: int
-    """Files of keyed state in the home: none, as the checkpoint location is elsewhere."""
+    """The number of files of keyed state in the home; 0 because the checkpoint location is elsewhere."""
     machines: int
     """Machines with slices on a disk of their own."""
 
 
 @dataclass(slots=True)
 class ClusterCourse:
-    """What happened."""
+    """The events and measurements of one run."""
 
     looks: list[Look] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
     actions: dict[tuple[float, str | None, str], str] = field(default_factory=dict)
     cut_s: tuple[float, float] = (0.0, 0.0)
     used_s: float | None = None
-    """From the start of the new machine until lanes ran there."""
+    """Seconds from the start of the new machine until lanes ran there."""
     left_s: float | None = None
-    """From the slowing until no lane ran on the slow machine; None if some stayed."""
+    """Seconds from the slowing until no lane ran on the slow machine; None if a lane stayed."""
     ended: bool = False
     kept: Kept | None = None
     due_rows: Mapping[str, float] = field(default_factory=dict)
-    """Rows of each job that are older than any delay a fault may cause: they have to be in its output."""
+    """The number of rows of each job that are old enough that the output must have them whatever the faults."""
     outputs: dict[str, OutputFaults] = field(default_factory=dict)
 
     def fault(self, what: str) -> float:
-        """Note a fault, or its end."""
+        """Record the begin or the end of a fault."""
         self.faults.append((time.time(), what))
         print(f"{time.strftime('%H:%M:%S')}  {what}", file=sys.stderr, flush=True)
         return self.faults[-1][0]
 
     def calm(self) -> list[float]:
-        """Utility at the looks outside the time after a fault; 0 if no job is judged though no machine is silent."""
+        """Return the utility of each look outside the time after a fault; 0 if no job is judged although no machine is cut off."""
         return [
             look.utility or 0.0
             for look in self.looks
@@ -141,7 +141,7 @@ class ClusterCourse:
         ]
 
     def during_cut(self) -> list[str]:
-        """Actions between the cut and its end."""
+        """Return the actions between the begin and the end of the cut."""
         return [what for (at_s, _, _), what in self.actions.items() if self.cut_s[0] <= at_s <= self.cut_s[1]]
 
 
@@ -172,7 +172,7 @@ class ClusterService:
             )  # fmt: skip
 
     def status(self) -> Status | None:
-        """None if the service does not answer."""
+        """Return the status; None if the service does not answer."""
         if self._process.poll() is not None:
             raise EngineError(f"the service ended with {self._process.returncode}; its log says why")
         try:
@@ -181,7 +181,7 @@ class ClusterService:
             return None
 
     def hosts(self, job: str) -> frozenset[str] | None:
-        """Hosts of the lanes of the operator with state; None if the service does not say."""
+        """Return the hosts of the lanes of the operator with state; None if the service does not know the hosts."""
         try:
             detail = json.loads(self._client.detail(job))
         except HeadgateError:
@@ -190,7 +190,7 @@ class ClusterService:
         return frozenset(lane["host"] for lane in lanes if lane["host"]) or None
 
     def stop(self) -> bool:
-        """Ask it to end; whether it did in time."""
+        """Ask the service to end; return whether the service ended in time."""
         self._process.terminate()
         try:
             self._process.wait(STOP_S)
@@ -199,7 +199,7 @@ class ClusterService:
         return True
 
     def close(self) -> None:
-        """Nothing of it is left, whatever happened."""
+        """Kill every process of the service."""
         if self._process.poll() is not None:
             return
         everyone = psutil.Process(self._process.pid).children(recursive=True)
@@ -214,7 +214,7 @@ class ClusterService:
 
 
 def cluster_tables(out: Path) -> Iterator[str]:
-    """The cluster file: one table per job."""
+    """Return the text of the cluster file: one table per job."""
     file = Path(__file__).with_name("cluster_job.py")
     for name, parameters in JOBS.items():
         given = {"name": name, "out": str(out / name), **parameters}
@@ -233,11 +233,11 @@ class Watch:
     course: ClusterCourse
 
     def wait(self, for_s: float) -> None:
-        """Look for so many seconds."""
+        """Look once a second for `for_s` seconds."""
         self.until(lambda look: False, for_s)
 
     def until(self, holds: Callable[[Look], bool], within_s: float) -> Look | None:
-        """The first look of which this is true; None if there is none in time."""
+        """Return the first look that fulfils a condition; None if no look does in time."""
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s:
             look = self._look()
@@ -324,7 +324,7 @@ def _break(machines: SparkMachines, watch: Watch, form: ClusterForm) -> None:
 
 
 def _kept(place: Path, machines: SparkMachines, bucket: Bucket) -> Kept:
-    """Look at the bucket, the home and the disks of the machines."""
+    """Count files and slices in the bucket, the home and on the disks of the machines."""
     in_bucket = len(Location.of(bucket.location(CHECKPOINT)).names(""))
     in_home = sum(path.is_file() for path in (place / "home").glob(f"jobs/*/{KEYED}/**/*"))
     names = (f"m{number}" for number in range(1, MACHINES + 1))
@@ -333,7 +333,7 @@ def _kept(place: Path, machines: SparkMachines, bucket: Bucket) -> Kept:
 
 
 def output_faults(out: Path) -> OutputFaults:
-    """Compare the output of a job with its input: rows are numbered, and keys take turns."""
+    """Compare the output of a job with its input: rows are numbered, and keys alternate."""
     table = pq.read_table(out, columns=["key", "n", "total"])
     counted = list(zip(*(table[name].to_pylist() for name in ("key", "n", "total")), strict=True))
     last: dict[int, tuple[int, int]] = {}
@@ -351,7 +351,7 @@ def output_faults(out: Path) -> OutputFaults:
 
 
 def bars_of(course: ClusterCourse) -> Iterator[Bar]:
-    """What has to hold; what could not be measured does not hold."""
+    """Yield the bars; a figure that could not be measured fails its bar."""
     calm, faults = course.calm(), course.outputs.values()
     yield Bar("jobs with output", sum(one.rows > 0 for one in faults), ">=", len(JOBS))
     yield Bar("keys with wrong totals", sum(one.wrong_keys for one in faults), "<=", 0)

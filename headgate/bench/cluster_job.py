@@ -23,7 +23,7 @@ LATENCY = "8s"
 def topology(
     name: str, out: str, rate: float = 100.0, worth: float = 10.0, events: bool = False, cost_s: float = 0.0005
 ) -> Topology:
-    """Counts by an aggregation, or by a function of the user for each event, which computes for `cost_s` seconds."""
+    """Return a job that counts by an aggregation, or by a user's function that computes for `cost_s` seconds per event."""
     job = Topology(name, Intent(latency=LATENCY, worth=worth))
     rows = job.transform("key", keyed, job.source("in", sources.load(rate), lanes=2))
     options: dict[str, Any] = {"key": "key", "lanes": LANES, "max_lanes": MOST_LANES, "slices": SLICES}
@@ -37,7 +37,7 @@ def topology(
 
 
 def keyed(rows: DataFrame) -> DataFrame:
-    """Keys take turns."""
+    """Give rows keys in turn."""
     return rows.selectExpr(f"row % {KEYS} as key", "row", "arrived")
 
 

@@ -1,4 +1,4 @@
-"""What core time one round of the control loop costs for 100 and for 1,000 jobs, on snapshots that are built before."""
+"""Benchmark of the control loop: core time of a round for 100 and for 1,000 jobs, on snapshots that are built beforehand."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ FEW, MANY = 100, 1000
 OPERATORS = 10
 ROUNDS = 24
 WARM_UP_ROUNDS = 8
-"""Rounds until the window is full: they cost less than all that follow."""
+"""The rounds until the window is full, which cost less than all later rounds."""
 REPEATS = 5
 LIMIT_RATIO = 11.0
 ROUND_S = 10.0
 MISSING_EVERY = 10
-"""One job in so many misses its intent, so that the scheduler has something to decide."""
+"""One in this number of jobs misses its intent, so that the scheduler has something to decide."""
 
 SomeJournal = MemoryJournal | SqliteJournal
 OpenJournal = Callable[[Path], AbstractContextManager[SomeJournal]]
@@ -74,7 +74,7 @@ def _figure(count: int, name: str, costs_s: Sequence[float]) -> Figure:
 
 
 class _Case:
-    """A number of jobs, a kind of journal, and the snapshots to serve."""
+    """A number of jobs, a kind of journal, and the snapshots that the engine returns."""
 
     def __init__(self, count: int, journal: str, opened: OpenJournal) -> None:
         self.key = (count, journal)
@@ -84,11 +84,11 @@ class _Case:
 
 
 def _costs_s(cases: Sequence[_Case]) -> dict[tuple[int, str], list[float]]:
-    """The cost of each round, best of a few repeats: whatever else the machine does only makes it slower.
+    """Return the cost of each round, the least of a few repeats, because other load of the machine only makes a round slower.
 
     The cases take turns, so that a busy spell of the machine does not fall on one of them alone.
     """
-    # What was built for the benchmark alone must not be looked through by the collector while it is measured.
+    # Objects that exist only for the benchmark must not cost the garbage collector time during the measurement.
     gc.collect()
     gc.freeze()
     repeats = [[_rounds_s(case.jobs, case.snapshots, case.opened) for case in cases] for _ in range(REPEATS)]
@@ -107,7 +107,7 @@ def _rounds_s(jobs: Mapping[str, Job], snapshots: Sequence[Snapshot], opened: Op
 
 
 def _timed(act: Callable[[], object]) -> float:
-    """Core time: a busy machine makes it little longer, and the journal's wait for the disk is the same for any number of jobs."""
+    """Return core seconds, which hardly depend on other load and leave out waits for the disk."""
     begun_s = time.thread_time()
     act()
     return time.thread_time() - begun_s
@@ -118,7 +118,7 @@ def _timed(act: Callable[[], object]) -> float:
 
 @dataclass(slots=True)
 class ReplayingEngine:
-    """Serves snapshots one after another and says yes to everything."""
+    """Returns snapshots one after another and accepts every action."""
 
     running: Mapping[str, Job]
     snapshots: list[Snapshot]
@@ -136,13 +136,13 @@ class ReplayingEngine:
 
 
 def job_named(name: str) -> Job:
-    """A chain of operators."""
+    """Return a job with a chain of operators."""
     chain = [Operator("op-0"), *(Operator(f"op-{i}", (f"op-{i - 1}",)) for i in range(1, OPERATORS))]
     return Job(name, Graph.of(*chain), Intent(latency="1s", worth=35))
 
 
 def snapshot_of(jobs: Mapping[str, Job], number: int) -> Snapshot:
-    """What the jobs have counted after so many rounds."""
+    """Return a snapshot with the counters of the jobs after `number` rounds."""
     readings = {name: _reading(number, missing=index % MISSING_EVERY == 0) for index, name in enumerate(jobs)}
     allocation = {name: JobAllocation({f"op-{i}": 2 for i in range(OPERATORS)}) for name in jobs}
     hosts = tuple(HostReading(f"host-{index}", 4, 2.0, 0.5) for index in range(len(jobs) // 2))
@@ -150,7 +150,7 @@ def snapshot_of(jobs: Mapping[str, Job], number: int) -> Snapshot:
 
 
 def _reading(number: int, missing: bool) -> JobReading:
-    """Counters that grow by the same amount every round."""
+    """Return counters that grow by the same amount every round."""
     rows, busy_s = 10_000.0 * (number + 1), 7.0 * (number + 1)
     operators = {
         f"op-{i}": OperatorReading(

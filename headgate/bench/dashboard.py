@@ -1,7 +1,8 @@
-"""The dashboard of 200 jobs with a week of journal, in Debian's chromium: how soon it is drawn, how long an update takes, what it costs.
+"""Benchmark of the dashboard with 200 jobs and a week of journal, in Debian's chromium: time to draw, time of an update, and core time.
 
-The service is a process without Spark, whose jobs follow formulas; its rounds, its journal and its API are real. Its core time is
-measured with the page of the whole week open and without, in turns. A prediction and a scrape of `/metrics` are measured as well.
+The service is a process without Spark, whose jobs follow formulas; its rounds, its journal and its API are real. The core time of the
+service is measured with and without an open page of the whole week, in turns. The benchmark also measures a prediction and a scrape of
+`/metrics`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 JOBS, WEEK_S = 200, 604_800.0
 TURNS, TURN_S = 3, ROUND_S
-"""How often the page is opened and closed, and for how long: each turn holds one round."""
+"""How many times the page is opened and closed, and for how many seconds: each turn holds one round."""
 OPENINGS = 5
 MOST_CORE, MOST_DRAWN_MS, MOST_UPDATE_MS, MOST_ANSWER_MS, MOST_PREDICTED_S = 0.02, 2000.0, 1000.0, 1000.0, 10.0
 SETTLED_MS, UPDATE_LIMIT_MS = 2000.0, 20_000.0
-"""How long the page must not have changed until an update is complete, and the longest wait for the first change."""
+"""Milliseconds without a change after which an update is complete, and the longest wait for the first change."""
 HOUR, WEEK = "#/", f"#/?range={WEEK_S:.0f}"
 JOB_WEEK = f"#/jobs/page-load?range={WEEK_S:.0f}"
 PAGES = {"all jobs, an hour": HOUR, "all jobs, the week": WEEK, "one job, the week": JOB_WEEK}
@@ -52,7 +53,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 DRAWN = "table.jobs, #story"
-"""Parts of the page of all jobs and of the page of one job that hold data."""
+"""CSS selectors of elements with data, for the page of all jobs and the page of one job."""
 WATCH = f"""
 window.changed = 0; window.drawn = 0;
 new MutationObserver(() => {{
@@ -60,12 +61,12 @@ new MutationObserver(() => {{
   if (!window.drawn && document.querySelector("{DRAWN}")) requestAnimationFrame(() => {{ window.drawn = performance.now(); }});
 }}).observe(document, {{ subtree: true, childList: true, attributes: true, characterData: true }});
 """
-"""Notes when the page last changed, and when its data were drawn first."""
+"""Script that records when the page last changed, and when data were first drawn."""
 UPDATES = r"""
 () => performance.getEntriesByType("resource")
   .filter((one) => /\/api\/v1\/(cluster|jobs\/[^\/]+)\?/.test(one.name)).map((one) => one.startTime)
 """
-"""When the page began to ask for news: the first request of each update."""
+"""Script that returns when the page began each update: the time of each update's first request."""
 ASK = f"""
 async (path) => {{
   const begun = performance.now();
@@ -76,7 +77,7 @@ async (path) => {{
 
 
 def measure() -> Result:
-    """Times in milliseconds, and shares of a core."""
+    """Measure times in milliseconds, and shares of a core."""
     chromium = shutil.which("chromium")
     if chromium is None:
         raise InputError("this benchmark needs chromium; install the Debian package chromium")
@@ -124,7 +125,7 @@ def _result(visit: _Visit) -> Result:
 
 
 def _measured(name: str, values: Sequence[float], unit: str) -> Figure:
-    """Not a number if one of the measurements is none, so that no bar on the figure holds."""
+    """Return a figure of the values; not a number if one value is not a number, so that no bar on the figure holds."""
     return Figure(name, math.nan, unit) if any(map(math.isnan, values)) else repeated(name, values, unit)
 
 
@@ -134,20 +135,20 @@ def _longest(figures: Sequence[Figure]) -> float:
 
 
 class _Visit:
-    """A person with a browser, who comes and goes."""
+    """Browser visits to the service."""
 
     def __init__(self, browser: Any, service: subprocess.Popen[str]) -> None:
         self._browser, self._service = browser, psutil.Process(service.pid)
         self._process = service
 
     def drawn_ms(self, place: str) -> float:
-        """Until data are on the screen, for a browser that has seen nothing before."""
+        """Return the milliseconds until data are drawn, in a browser without a cache."""
         with self.opened(place) as page:
             page.wait_for_function("() => window.drawn > 0")
             return float(page.evaluate("window.drawn"))
 
     def turns(self, place: str) -> tuple[list[tuple[float, float]], list[float]]:
-        """Core shares of the service without the page and with it, and how long updates take."""
+        """Return the core shares of the service without and with an open page, and the milliseconds of updates."""
         shares, updates_ms = [], []
         for _ in range(TURNS):
             quiet = self.core_share()
@@ -158,12 +159,12 @@ class _Visit:
         return shares, updates_ms
 
     def answers_ms(self, path: str) -> list[float]:
-        """How long the service takes for a question about the whole week."""
+        """Return the milliseconds that the service takes to answer a request about the whole week."""
         with self.opened(HOUR) as page:
             return [float(page.evaluate(ASK, path)) for _ in range(OPENINGS)]
 
     def predicted_s(self) -> float:
-        """How long a prediction about all jobs takes, in the browser of a person who waits for it."""
+        """Return the seconds that a prediction about all jobs takes in the browser."""
         with self.opened("#/what-if") as page:
             page.get_by_role("button", name="Twice the load", exact=True).click()
             begun_s = time.monotonic()
@@ -173,7 +174,7 @@ class _Visit:
 
     @contextmanager
     def opened(self, place: str) -> Iterator[Page]:
-        """A place of the page, logged in."""
+        """Open a place of the page in a new browser context that is logged in."""
         context = self._browser.new_context(viewport={"width": 1440, "height": 1000})
         try:
             context.set_default_timeout(60_000)
@@ -194,11 +195,11 @@ class _Visit:
         return self._process.stdout.readline().strip()
 
     def settle(self) -> None:
-        """What the opening of a page costs is not part of what it costs to keep it open."""
+        """Wait until the costs of opening a page are over, so that only the costs of an open page are measured."""
         time.sleep(2.0)
 
     def core_share(self) -> float:
-        """Core time of the service as a share of the time that passes."""
+        """Measure the core time of the service as a share of the time that passes."""
         begun_s, before = time.monotonic(), self._service.cpu_times()
         time.sleep(TURN_S)
         after = self._service.cpu_times()
@@ -207,7 +208,7 @@ class _Visit:
 
 
 def update_ms(page: Page) -> float:
-    """How long the next update takes, from its request until the page has changed for good; not a number if it never changes."""
+    """Return the milliseconds from the request of the next update to the last change of the page; not a number if no change comes."""
     known = len(page.evaluate(UPDATES))
     page.wait_for_function(f"(known) => ({UPDATES})().length > known", arg=known, timeout=3000 * ROUND_S)
     begun_ms = float(page.evaluate(UPDATES)[known])
@@ -223,7 +224,7 @@ def update_ms(page: Page) -> float:
 
 @contextmanager
 def _service(home: Path) -> Iterator[subprocess.Popen[str]]:
-    """The service as a process; each line that it is sent is answered by a link that logs in."""
+    """Yield the service as a process, which answers each line of input with a login link."""
     command = [sys.executable, "-m", "headgate.bench.dashboard", str(home)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -237,7 +238,7 @@ def _service(home: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def serve(home: Path) -> None:
-    """Write the journal, then serve: a round at its time, a link for every line of input."""
+    """Write the journal, then serve: run a round every `ROUND_S`, and print a login link for every line of input."""
     import threading
 
     with show(home, parts(JOBS), WEEK_S) as staged, closing(listen()) as listening:

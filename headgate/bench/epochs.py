@@ -1,6 +1,6 @@
-"""Where an epoch with few rows spends its time: by part, by thread and by call; and what a job costs to start and to idle.
+"""Benchmark of epochs with few rows: their time by part, by thread and by call, and the costs of a starting and of an idle job.
 
-Jobs run twice in one run: with plans that last, and with a plan for each epoch.
+Jobs run twice in one run: with plans that are reused, and with a plan for each epoch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpochsForm:
-    """How long each kind of job is watched."""
+    """The number of epochs, and the time for which idle jobs are watched."""
 
     warm_up: int
     """Epochs before anything is measured: those of a JVM that has just started are slow."""
@@ -49,17 +49,17 @@ class EpochsForm:
 SHORT, FULL = EpochsForm(warm_up=40, epochs=30, idle_s=8.0), EpochsForm(warm_up=400, epochs=200, idle_s=60.0)
 JOB = "job"
 RATE_ROWS_S = 100.0
-"""Few rows: nearly everything that an epoch costs is what each epoch costs."""
+"""Few rows per second, so that nearly all costs of an epoch are its fixed costs."""
 FLOOR_RATE_ROWS_S = 1000.0
 IDLE_JOBS = 4
 FILES, REDIS = SOURCES = "from files", "from Redis"
-"""Kinds of jobs that differ by their source alone: these run only with plans that last."""
+"""Kinds of jobs that differ only in their source; jobs of these kinds run only with plans that are reused."""
 LASTING, FRESH = "plans that last", "a plan for each epoch"
 MOST_RATIO, MOST_FLOOR_S, MOST_START_S, MOST_IDLE_CORES, MOST_IDLE_MB = 0.5, 0.25, 1.0, 0.005, 40.0
 
 
 def measure(full: bool = False) -> Result:
-    """The waterfall of an epoch of each kind of job; the latency floor, the start of a job, and jobs without input."""
+    """Measure the waterfall of an epoch of each kind of job, the latency floor, the start of a job, and jobs without input."""
     form = FULL if full else SHORT
     figures: list[Figure] = []
     bars: list[Bar] = []
@@ -86,7 +86,7 @@ def measure(full: bool = False) -> Result:
 
 
 def _jobs(stack: ExitStack) -> dict[str, Topology]:
-    """By kind; what feeds their sources ends with the stack."""
+    """Return the jobs by kind; the threads that feed their sources end with the stack."""
     load = sources.load(RATE_ROWS_S)
     place, url = stack.enter_context(home()), stack.enter_context(redis_server())
     client, numbers = stack.enter_context(Redis.from_url(url)), count()
@@ -123,7 +123,7 @@ def _keyed(topology: Topology, rows: Any) -> Any:
 
 @contextmanager
 def _fed(feed: Callable[[], object], every_s: float = 0.02) -> Iterator[None]:
-    """Something new for a source every so often."""
+    """Call `feed` at an interval, in a thread."""
     ended = threading.Event()
 
     def run() -> None:
@@ -156,23 +156,23 @@ THREADS: Mapping[str, tuple[str, ...]] = {
     "compiler": ("C1 ", "C2 ", "Sweeper"),
     "garbage collection": ("GC ", "G1 ", "VM Thread", "Spark Context"),
 }
-"""Threads of the JVM by what they do; the system keeps 15 characters of a name."""
+"""Prefixes of the names of the JVM's threads, by purpose; the system keeps 15 characters of a name."""
 
 
 @dataclass(slots=True)
 class Waterfall:
-    """What one epoch of a job costs, in the mean."""
+    """The mean costs of one epoch of a job."""
 
     took_s: float
     cores_s: float
     wall_s: Mapping[str, float]
-    """By part."""
+    """Seconds of wall time by part of the epoch."""
     cores_by_s: Mapping[str, float]
-    """By thread or process."""
+    """Core seconds by thread or process."""
     calls: Mapping[str, float]
 
     def figures(self, name: str) -> list[Figure]:
-        """The whole, then its parts."""
+        """Return figures of the whole epoch, and then of its parts."""
         return [
             Figure(f"{name}: an epoch", self.took_s * 1000, "ms"),
             Figure(f"{name}: core time of an epoch", self.cores_s * 1000, "ms"),
@@ -184,7 +184,7 @@ class Waterfall:
 
 @dataclass(slots=True)
 class Spent:
-    """What was spent so far, to be compared with a later reading."""
+    """The core seconds and counts so far, to be compared with a later reading."""
 
     at_s: float
     cores_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -248,7 +248,7 @@ def _cores_s(process: psutil.Process) -> float:
 
 
 def _threads(process: int) -> dict[str, float]:
-    """Core seconds of the JVM's threads so far."""
+    """Return the core seconds of the JVM's threads so far, by purpose."""
     spent: dict[str, float] = defaultdict(float)
     for task in Path(f"/proc/{process}/task").iterdir():
         with suppress(OSError):
@@ -260,7 +260,7 @@ def _threads(process: int) -> dict[str, float]:
 
 @contextmanager
 def _py4j_calls() -> Iterator[Counter[str]]:
-    """Counts the calls into the JVM from threads of queries, which Py4J names `Thread-`."""
+    """Count the calls into the JVM from threads of queries, which Py4J names `Thread-`."""
     counted: Counter[str] = Counter()
     send = ClientServerConnection.send_command
 
@@ -280,7 +280,7 @@ def _py4j_calls() -> Iterator[Counter[str]]:
 
 
 def _floor(spark: SparkEngine, form: EpochsForm) -> list[tuple[Figure, Bar]]:
-    """Mean latency of a single job back to back, and how long its start takes."""
+    """Measure the mean latency of a single job back to back, and the time of its start."""
     begun_s = time.monotonic()
     spark.submit(_job(sources.load(FLOOR_RATE_ROWS_S)))
     started_s = time.monotonic() - begun_s
@@ -299,14 +299,14 @@ def _floor(spark: SparkEngine, form: EpochsForm) -> list[tuple[Figure, Bar]]:
 
 
 def _idle(spark: SparkEngine, form: EpochsForm) -> list[tuple[Figure, Bar]]:
-    """What a job without input costs: cores and memory, beside the same Spark without jobs."""
+    """Measure the cores and the memory that a job without input adds to Spark without jobs."""
     without = _per_second(form.idle_s), _memory_mb()
     names = [f"idle-{number}" for number in range(IDLE_JOBS)]
     for name in names:
         topology = Topology(name, Intent(latency="5s"))
         topology.sink("out", sinks.discard(), topology.source("in", sources.load(0)))
         spark.submit(topology)
-    time.sleep(form.idle_s / 3)  # what a start leaves to do
+    time.sleep(form.idle_s / 3)  # work that a start leaves for later
     having = _per_second(form.idle_s), _memory_mb()
     for name in names:
         spark.remove(name)
@@ -324,7 +324,7 @@ def _idle(spark: SparkEngine, form: EpochsForm) -> list[tuple[Figure, Bar]]:
 
 
 def _per_second(for_s: float) -> float:
-    """Cores that this process and all that it started use."""
+    """Measure the cores that this process and its descendants use."""
 
     def spent_s() -> float:
         return sum(_cores_s(one) for one in (psutil.Process(), *psutil.Process().children(recursive=True)))
@@ -335,7 +335,7 @@ def _per_second(for_s: float) -> float:
 
 
 def _memory_mb() -> float:
-    """Of this process and all that it started; what several of them share is counted once."""
+    """Return the memory of this process and its descendants; memory shared by processes counts once."""
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.Error):

@@ -1,6 +1,6 @@
-"""Whether the simulator can be trusted: its epoch model against real Spark, the same jobs, several allocations and loads.
+"""Benchmark of the simulator's fidelity: the epoch model against real Spark, with the same jobs, several allocations and loads.
 
-The model is calibrated from a short measurement on the very machine, and then has to predict latencies that it has not seen.
+The model is calibrated by a short measurement on the same machine, and then predicts latencies that were not part of the calibration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.spark.hosts.readings import process_tree_cpu_s
 SLOTS, CORES = 16, 2
 KINDS: Mapping[str, Work] = {"computes": Work(cpu_s=100e-6), "waits": Work(wait_s=400e-6)}
 ALLOCATIONS = ((1, 0.0), (8, 0.0), (2, 1.5), (4, 3.0), (2, 0.0), (4, 0.0))
-"""(lanes, pace)"""
+"""Pairs of lanes and pace in seconds."""
 LOADS = (500.0, 1500.0)
 IDLE_RATE = 20.0
 PASSED = 0.9
@@ -36,7 +36,7 @@ PASSED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class FidelityForm:
-    """How many allocations are compared, and how long each part takes."""
+    """The number of allocations, and the seconds of each part."""
 
     allocations: int
     warm_up_s: float
@@ -50,7 +50,7 @@ SIMULATED_S, SETTLED_S = 120.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """What a job did over a while."""
+    """The mean latency, epochs, rows and busy time of a job over one measurement."""
 
     latency_s: float
     epochs: float
@@ -60,7 +60,7 @@ class MeasuredJob:
 
 @dataclass(frozen=True, slots=True)
 class EpochModel:
-    """What was calibrated: costs of an epoch, and seconds per row of each kind of work."""
+    """The calibrated costs of an epoch, and seconds per row of each kind of work."""
 
     costs: EpochCosts
     per_row: Mapping[str, float]
@@ -104,7 +104,7 @@ def measure(full: bool = False) -> Result:
 
 
 def _calibrated(spark: SparkEngine, form: FidelityForm) -> tuple[EpochCosts, dict[str, float]]:
-    """An idle job on one lane and on eight gives the fixed costs; each kind of work on two lanes gives that of a row."""
+    """Calibrate the costs of an epoch with an idle job on one and on eight lanes, and of a row with each kind of work on two lanes."""
     _say("calibrating")
     spark.submit(job("idle", Intent(latency="1s"), IDLE_RATE, Work(), 1, pace_s=0))
     time.sleep(form.warm_up_s)
@@ -191,7 +191,7 @@ def _simulated(rate: float, lanes: int, pace_s: float, model: EpochModel) -> dic
 
 
 def _spec(kind: str, rate: float, lanes: int, pace_s: float, row_s: float) -> JobSpec:
-    """The job as the simulator knows it: what its work takes is spent on a core, or waiting."""
+    """Return the job for the simulator: the time of a row is spent on a core or in waiting, as its work does."""
     cost_s, wait_s = (row_s, 0.0) if KINDS[kind].cpu_s else (0.0, row_s)
     operators = (
         OperatorSpec("in", selectivity=PASSED),

@@ -1,12 +1,12 @@
-"""Two troubles on real Spark, each answered by lanes only and by what the diagnosis asks for: skewed keys, and a slow host.
+"""Benchmark of diagnoses on real Spark: skewed keys and a slow host, each answered with more lanes, and with the remedy of the diagnosis.
 
-Both are made by waiting for every row, as for an answer from somewhere else, so that two cores are enough to run eight or sixteen lanes.
+Work on a row only waits, as for an answer of another service, so that two cores are enough for eight or sixteen lanes.
 
-- *Skew*: four hot keys have 60 % of the rows, and all of them belong to the same one of four lanes. The operator may have eight.
-- *A slow host*: one of four (each a Spark worker with an executor of its own), on which lanes wait four times as long.
+- *Skew*: four hot keys have 60 % of the rows, and all of them belong to the same one of four lanes. The operator may get eight lanes.
+- *A slow host*: on one of four hosts (each a Spark worker with an executor of its own), lanes wait four times as long.
 
-What an epoch takes is what its busiest lane takes. What that has to wait for in each case follows from the set-up alone, and with it
-the factor by which the right remedy should beat lanes; what is measured has Spark's fixed time per epoch in it as well.
+An epoch takes as long as its busiest lane. The waiting time of the busiest lane follows from the set-up, and so does the factor by
+which the right remedy should be faster than more lanes; a measurement also includes Spark's fixed time per epoch.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HealthForm:
-    """How long each way runs, and how soon the controller decides."""
+    """The length of each way, and the settings of the controller."""
 
     settings: Settings
     run_s: float
-    """Of each way; the remedies come within its first half."""
+    """Seconds of each way; remedies come in the first half."""
     measured_s: float
-    """Its last part, in which throughput is measured."""
+    """Seconds at the end of a way in which throughput is measured."""
     warm_up_s: float
 
 
@@ -92,24 +92,24 @@ HOST_KIND = HostType("bench", cores=HOST_SLOTS, memory_mb=896, price=0.0, btu_s=
 
 @dataclass(frozen=True, slots=True)
 class HealthCourse:
-    """What happened one way."""
+    """The readings and actions of one way."""
 
     readings: tuple[tuple[float, JobReading], ...]
     actions: tuple[tuple[float, Action], ...]
     lanes: int
-    """Of the operator, in the end."""
+    """The final number of lanes of the operator."""
     restarts: int
     measured_s: float
-    """The last part of it, in which throughput is measured."""
+    """Seconds at the end in which throughput is measured."""
 
     def before_rows_s(self) -> float:
-        """Rows per second until something was done; the first third of that time is for warming up."""
+        """Return the rows per second before the first action; the first third of that time is warm-up."""
         until_s = self.actions[0][0] if self.actions else self.readings[-1][0]
         begun_s = self.readings[0][0]
         return self._rows_s(begun_s + (until_s - begun_s) / 3, until_s)
 
     def after_rows_s(self) -> float:
-        """Rows per second in the end."""
+        """Return the rows per second at the end."""
         return self._rows_s(self.readings[-1][0] - self.measured_s, self.readings[-1][0])
 
     def _rows_s(self, from_s: float, to_s: float) -> float:
@@ -118,7 +118,7 @@ class HealthCourse:
 
     @property
     def diagnosis(self) -> str:
-        """That of the first action."""
+        """The diagnosis of the first action."""
         causes = self.actions[0][1].cause.because if self.actions else ()
         return str(causes[0].facts.get("diagnosis", "")) if causes else ""
 
@@ -127,7 +127,7 @@ class HealthCourse:
         return self.actions[0][1].remedy if self.actions else ""
 
     def hosts(self) -> tuple[str, ...]:
-        """Where its lanes ran the last time."""
+        """Return the hosts of the operator's lanes in the last reading."""
         return self.readings[-1][1].operators[WORK].hosts or ()
 
 
@@ -164,7 +164,7 @@ def _actions(rounds: Sequence[Round]) -> Iterator[tuple[float, Action]]:
 
 
 def _warm_up(spark: SparkEngine, topology: Topology, form: HealthForm) -> None:
-    """The first epochs of a JVM are slow."""
+    """Run a job for `warm_up_s`, because the first epochs of a JVM are slow."""
     spark.submit(topology)
     time.sleep(form.warm_up_s)
     spark.remove(topology.name)
@@ -187,13 +187,13 @@ class SlowCounts:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Keys of which some are hot, all of one lane."""
+    """Keys of which a few are hot, with all hot keys on one lane."""
 
     hot: tuple[int, ...]
     cold: tuple[int, ...]
-    """One of every slice."""
+    """One key of every slice."""
     loads: tuple[float, ...]
-    """Share of the rows that each slice has."""
+    """The share of the rows of each slice."""
 
     @staticmethod
     def of() -> Skew:
@@ -207,15 +207,15 @@ class Skew:
         return Skew(tuple(int(keys[slices == slice_][1]) for slice_ in crowded), cold, tuple(loads))
 
     def keyed(self, rows: DataFrame) -> DataFrame:
-        """Of every hundred rows, so many go round the hot keys; the others round one of every slice."""
+        """Give `HOT_SHARE` of every hundred rows hot keys in turn, and all other rows one key of every slice in turn."""
         hot, cold = (f"array({','.join(f'{key}L' for key in keys)})" for keys in (self.hot, self.cold))
-        # A cold key's turn must not depend on its row's place among the hundred, or some would never have one.
+        # A cold key's turn must not depend on its row's place among the hundred; otherwise some cold keys never get a row.
         turn = f"int((row div 100 * {100 - HOT_SHARE} + row % 100) % {SLICES})"
         key = f"if(row % 100 < {HOT_SHARE}, get({hot}, int(row % {HOT})), get({cold}, {turn}))"
         return rows.selectExpr(f"{key} as key")
 
     def busiest(self) -> tuple[float, float]:
-        """Share of the rows that the busiest lane has, of as many lanes as there may be: spread evenly, and by load."""
+        """Return the share of the rows on the busiest of `MOST_LANES` lanes: with slices spread evenly, and by load."""
         settings, even = StateSettings(), [1.0] * SLICES
         before = route_slices(even, [""] * SLICES, [""] * LANES, settings)
         spread = route_slices(even, [""] * SLICES, [""] * MOST_LANES, settings, before)
@@ -225,7 +225,7 @@ class Skew:
 
 
 def skewed(name: str, skew: Skew) -> Topology:
-    """Rows with skewed keys, counted by key."""
+    """Return a job that counts rows with skewed keys by key."""
     job = Topology(name, INTENT, pace_s=0)
     keyed = job.transform("key", skew.keyed, job.source("in", sources.load(KEY_RATE)))
     counting = Batches({"n": "int64"}, SlowCounts(KEY_WAIT_S))
@@ -250,7 +250,7 @@ def _skew(form: HealthForm) -> tuple[HealthCourse, HealthCourse, float]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Waits for every row; for longer on the host that a file names."""
+    """Waits for every row, and longer on the host that a file names."""
 
     wait_s: float
     slow: str
@@ -263,7 +263,7 @@ class Waiting:
 
 
 def waiting(name: str, slow: Path) -> Topology:
-    """Rows that each have to be waited for."""
+    """Return a job that waits for every row."""
     job = Topology(name, INTENT, pace_s=0)
     work = Waiting(HOST_WAIT_S, str(slow))
     most = HOSTS * HOST_SLOTS
@@ -281,7 +281,7 @@ def _slow_host(form: HealthForm) -> tuple[HealthCourse, HealthCourse, float, str
         named.write_text(slow)
         lanes, ours = (course(spark, waiting(f"slow-{way}", named), way, form) for way in (LANES_ONLY, HEADGATE))
     all_lanes = HOSTS * HOST_SLOTS
-    # With all lanes, those on the slow host have a row in so many, and take so much longer; without it, a lane has one in eight.
+    # With all lanes, a lane on the slow host has 1 in 16 rows and takes 4 times as long; without the slow host, a lane has 1 in 8 rows.
     return lanes, ours, (SLOWER / all_lanes) / (1 / HOST_LANES), slow
 
 
@@ -289,7 +289,7 @@ def _slow_host(form: HealthForm) -> tuple[HealthCourse, HealthCourse, float, str
 
 
 def measure(full: bool = False) -> Result:
-    """What each trouble was taken for, what was done, and the rows per second before and after."""
+    """Measure the diagnosis of each trouble, the action, and the rows per second before and after."""
     form = FULL if full else SHORT
     lanes, ours, factor = _skew(form)
     slow_lanes, slow_ours, slow_factor, slow = _slow_host(form)
@@ -313,7 +313,7 @@ def measure(full: bool = False) -> Result:
 
 
 def notes_on(trouble: str, ours: HealthCourse, right: tuple[str, str]) -> Iterator[str]:
-    """Sentences about a first action that is not the expected one."""
+    """Yield sentences about a first action that is not the expected action."""
     if not ours.actions:
         yield f"{trouble}: the controller did nothing in {ours.readings[-1][0] - ours.readings[0][0]:.0f} s."
     elif (ours.diagnosis, ours.remedy) != right:
@@ -339,13 +339,13 @@ def _figures(trouble: str, lanes: HealthCourse, ours: HealthCourse, factor: floa
 
 
 SHARE = 0.75
-"""Of the factor that the set-up has: an epoch also takes some time that no lane waits for."""
+"""Share of the factor of the set-up that must be reached, because an epoch also takes time in which no lane waits."""
 
 
 def bars_of(
     trouble: str, lanes: HealthCourse, ours: HealthCourse, factor: float, right: tuple[str, str]
 ) -> Iterator[Bar]:
-    """What one trouble has to show; what could not be measured does not hold."""
+    """Yield the bars of one trouble; a figure that could not be measured fails its bar."""
     yield Bar(f'{trouble}: first diagnosis is "{right[0]}"', float(ours.diagnosis == right[0]), ">=", 1.0)
     yield Bar(f'{trouble}: first remedy is "{right[1]}"', float(ours.remedy == right[1]), ">=", 1.0)
     gained = ratio(ours.after_rows_s(), ours.before_rows_s())

@@ -1,7 +1,7 @@
-"""Hosts that come and go under a job that runs: how long each step takes, and that no row is lost or doubled on the way.
+"""Benchmark of leasing and releasing hosts under a running job: the time of each step, and lost or doubled rows.
 
-A real Spark standalone cluster of this machine. The work waits instead of computing, so that slots are scarce and not the cores of
-whoever measures: a second host makes the difference on a machine of two cores as well.
+The benchmark runs on a Spark standalone cluster on this machine. The work waits instead of computing, so that slots are scarce and not the
+cores of this machine: a second host also helps on a machine with two cores.
 """
 
 from __future__ import annotations
@@ -46,42 +46,42 @@ MOST_HOSTS = 2
 WARM_UP = 20
 """Epochs of another job before anything is measured: those of a JVM that has just started are slow."""
 BEFORE_S, HIGH_S = 20.0, 120.0
-"""How long the load is low at first, and then high."""
+"""Seconds of the low load at the start, and of the high load."""
 LAST_S = 20.0
-"""The end of the high load, in which one host would be hopelessly late."""
+"""Seconds at the end of the high load, in which one host alone would be far too slow."""
 AFTER_S = 100.0
-"""A host must be gone so long after the load fell: its BTU ends within 60 s, and some time to look."""
+"""Seconds after the load fell within which a host must be gone: its BTU ends within 60 s, and the rest is for decisions."""
 SETTINGS = settings_from({**FAST, "window_s": 16.0})
 SPARK = SparkSettings(driver_memory_mb=1024, first_rows=1000, first_pace_s=FAST_SPARK["first_pace_s"])
 
 
 @dataclass(slots=True)
 class HostsCourse:
-    """What was seen, second by second."""
+    """The events and latencies of one run."""
 
     begun_s: float
-    """When the first row could arrive."""
+    """The time at which the first row could arrive."""
     at_s: dict[str, float] = field(default_factory=dict)
-    """When each thing was first seen."""
+    """The time at which each event was first seen, by name."""
     latency: list[tuple[float, float]] = field(default_factory=list)
     """(time, latency of the newest rows)"""
     most_hosts: int = 0
     restarts: int = 0
 
     def first(self, what: str, at_s: float) -> None:
-        """Note when something was seen for the first time."""
+        """Record the time of an event when it is seen for the first time."""
         self.at_s.setdefault(what, at_s)
 
     def between(self, start: str, end: str) -> float:
-        """Seconds from one thing to another; infinite if it did not happen."""
+        """Return the seconds between two events; infinite if either event did not happen."""
         return self.at_s[end] - self.at_s[start] if start in self.at_s and end in self.at_s else math.inf
 
     def worst_latency_s(self) -> float:
-        """Under the high load, before the leased host could help."""
+        """Return the highest latency under the high load."""
         return max(self._under_load(0.0), default=0.0)
 
     def last_latency_s(self) -> float:
-        """At the end of the high load."""
+        """Return the mean latency at the end of the high load."""
         return mean(self._under_load(HIGH_S - LAST_S))
 
     def _under_load(self, from_s: float) -> list[float]:
@@ -90,7 +90,7 @@ class HostsCourse:
 
 
 def measure() -> Result:
-    """Load rises, a host is leased and takes lanes; load falls, it is released at the end of its BTU."""
+    """Let the load rise until a host is leased and runs lanes, and fall until the host is released at the end of its BTU."""
     with home() as place, cluster(place) as (engine, landlord):
         course = _run(engine, landlord, place / "out")
         rows, wrong = _checked(engine, place / "out")
@@ -131,14 +131,14 @@ def _bars(course: HostsCourse, wrong: float, wasted_s: float) -> tuple[Bar, ...]
 
 
 def _recovered(course: HostsCourse) -> float:
-    """1 if nothing was seen: nothing was gained."""
+    """Return the last latency under load as a share of the worst; 1 if none was measured."""
     worst_s, last_s = course.worst_latency_s(), course.last_latency_s()
     return last_s / worst_s if worst_s and last_s else 1.0
 
 
 @contextmanager
 def cluster(place: Path) -> Iterator[tuple[SparkEngine, Landlord]]:
-    """A pool of hosts, one of which is ready, and an application on it."""
+    """Yield an engine and a landlord with a pool of hosts, of which one is ready."""
     hosts = host_settings_from({**FAST_HOSTS, "point_price": 10.0})
     pool = LocalPool(place / "hosts", drain_s=hosts.lane_drain_s)
     try:
@@ -157,11 +157,11 @@ def cluster(place: Path) -> Iterator[tuple[SparkEngine, Landlord]]:
 
 
 COURSE = sources.Steps([(0, LOW), (BEFORE_S, HIGH), (BEFORE_S + HIGH_S, LOW), (BEFORE_S + HIGH_S + AFTER_S, 0)])
-"""Rows that come slowly, then fast, then slowly, then not any more."""
+"""The load: a low rate, a high rate, the low rate again, and then no rows."""
 
 
 def topology(out: Path, load: sources.Load = COURSE) -> Topology:
-    """Each row is worked on and kept."""
+    """Return a job that works on each row and keeps the row."""
     made = Topology(JOB, Intent(latency=LATENCY_S, worth=60))
     worked = made.batches("work", WORK, made.source("in", sources.load(load)), schema=ROWS, lanes=2)
     made.sink("out", sinks.files(out), worked)
@@ -196,7 +196,7 @@ def _warm_up(engine: SparkEngine, out: Path) -> None:
 
 
 def _note(course: HostsCourse, view: View, landlord: Landlord) -> None:
-    """Hosts beyond the first, and what runs on them."""
+    """Record the first times of hosts beyond the first host, and of lanes on those hosts."""
     hosts, seen, now_s = landlord.hosts(), view.jobs.get(JOB), time.time()
     course.most_hosts = max(course.most_hosts, len(hosts))
     for host in hosts.values():
@@ -230,7 +230,7 @@ def _drained(engine: SparkEngine) -> bool:
 
 
 def _checked(engine: SparkEngine, path: Path) -> tuple[float, float]:
-    """(rows written, rows lost or doubled): as many as the load had, numbered 0, 1, 2, … without a gap."""
+    """Return (rows written, rows lost or doubled): rows are numbered 0, 1, 2, … without a gap."""
     numbers = Counter(row.row for row in sinks.read_files(engine.spark, path).select("row").toLocalIterator())
     doubled = sum(count - 1 for count in numbers.values())
     expected = round(LOW * (BEFORE_S + AFTER_S) + HIGH * HIGH_S)

@@ -1,4 +1,4 @@
-"""What Kafka costs as a source and as a sink beside Redis and a plain consumer, what lanes beyond its partitions are worth, and its lag.
+"""Benchmark of Kafka: costs as a source and a sink beside Redis and a plain consumer, the gain of lanes beyond partitions, and lag.
 
 With `--kills`, a job that copies a topic is killed at random instead: its lanes, its driver, and the broker. With `--full` too, that job
 runs on Spark.
@@ -52,22 +52,22 @@ PARTITIONS = 2
 TURNS, FULL_TURNS = 3, 7
 LANES = (1, 8)
 WAIT_S = 0.002
-"""Time that the operator waits for each row."""
+"""Seconds that the operator waits for each row."""
 LANE_S = 15.0
-"""How long throughput is measured; the broker keeps as many rows as 8 lanes read meanwhile."""
+"""Seconds for which throughput is measured; the broker keeps as many rows as 8 lanes read meanwhile."""
 WAITING_ROWS = 150_000
 FEED_ROWS_S = 2000
 LAG_S = 10.0
 SAMPLE_S = 0.2
 SAMPLES = 20
-"""Samples of the lag that a measurement has at least; a look takes longer on a busy machine."""
+"""The least number of samples of the lag in a measurement; a sample takes longer on a busy machine."""
 ANSWER_S = 10.0
 SCHEMA = "id long, user string, amount double"
 TOPIC, JOB = "orders", "waiting"
 
 
 def measure(full: bool = False, kills: int | None = None, seed: int | None = None) -> Result:
-    """Core seconds per row, throughput by lanes, and how exact the reported lag is; or rows lost and doubled by kills."""
+    """Measure core seconds per row, throughput by lanes, and the error of the reported lag; or the rows lost and doubled by kills."""
     if kills is not None:
         return _killed(kills, secrets.randbelow(10**6) if seed is None else seed, full)
     with _brokers() as (servers, redis, place):
@@ -115,7 +115,7 @@ def _value(number: int) -> dict[Any, Any]:
 
 
 def _fill(servers: str, redis: RedisServer) -> None:
-    """The same rows on both sides."""
+    """Write the same rows to Kafka and Redis."""
     _produce(servers, TOPIC, range(ROWS))
     pipeline = redis.client.pipeline(transaction=False)
     for number in range(ROWS):
@@ -139,7 +139,7 @@ KAFKA, REDIS, PLAIN = "Kafka source", "Redis source", "plain Python consumer"
 
 
 def _reads(servers: str, url: str, place: Path, turns: int) -> dict[str, list[float]]:
-    """Plan an epoch of all rows and read it into Arrow batches, turn by turn; the first turn does not count."""
+    """Plan an epoch of all rows and read the rows into Arrow batches, turn by turn; the first turn does not count."""
     sides: dict[str, Callable[[], int]] = {
         KAFKA: _kafka_side(servers, place / "kafka"),
         REDIS: _redis_side(url, place / "redis-source"),
@@ -179,7 +179,7 @@ def _rows(reader: Any) -> int:
 
 
 def _plain_side(servers: str) -> int:
-    """A consumer as one writes it: each message is decoded and kept."""
+    """Read all rows with a plain consumer that decodes and keeps each message."""
     from confluent_kafka import Consumer, TopicPartition
 
     client = Consumer({"bootstrap.servers": servers, "group.id": "plain", "log_level": 2})
@@ -195,7 +195,7 @@ def _plain_side(servers: str) -> int:
 
 
 def _writes(spark: SparkEngine, servers: str, url: str, turns: int) -> dict[str, list[float]]:
-    """Epochs of the same rows into each sink, turn by turn; the first turn does not count."""
+    """Write epochs of the same rows into each sink, turn by turn; the first turn does not count."""
     _produce(servers, EPOCHS, [0])
     kinds: dict[str, Any] = {
         f"Kafka, {delivery}": sinks.kafka(f"out-{delivery}", servers=servers, delivery=delivery)
@@ -219,7 +219,7 @@ def _writes(spark: SparkEngine, servers: str, url: str, turns: int) -> dict[str,
 
 
 def _topology(servers: str) -> Topology:
-    """The operator runs in the lanes of the source, without an exchange in between."""
+    """Return a job with an operator that runs in the lanes of the source, without an exchange between both."""
     topology = Topology(JOB, Intent(latency="60s"), pace_s=0)
     rows = topology.source("in", sources.kafka("waiting", servers=servers), lanes=LANES[0])
     values = topology.transform("values", lambda frame: frame.select("value"), rows)
@@ -229,7 +229,7 @@ def _topology(servers: str) -> Topology:
 
 
 def _by_lanes(spark: SparkEngine, servers: str) -> dict[int, float]:
-    """Rows per second with few lanes, then with many, of the same job while it runs."""
+    """Measure rows per second with few lanes and then with many, of the same running job."""
     _produce(servers, "waiting", range(WAITING_ROWS))
     spark.submit(_topology(servers))
     rates = {}
@@ -247,7 +247,7 @@ def _epochs(spark: SparkEngine, more: int) -> None:
 
 
 def _rate(spark: SparkEngine) -> float:
-    """From the end of one epoch to the end of another."""
+    """Measure rows per second from the end of one epoch to the end of another."""
     _epochs(spark, 1)
     before_s, rows = time.perf_counter(), spark.job(JOB).processed("in")
     while time.perf_counter() - before_s < LANE_S:
@@ -257,11 +257,11 @@ def _rate(spark: SparkEngine) -> float:
 
 @dataclass(slots=True)
 class Lag:
-    """What was seen of the lag."""
+    """Samples of the reported lag."""
 
     samples: int = 0
     difference: float = 0.0
-    """The greatest between what is reported and what the watermarks say."""
+    """The largest difference between the reported lag and the lag according to the watermarks, in rows."""
     epochs: dict[int, float] = field(default_factory=dict)
     """Rows of each epoch, by its number."""
 
@@ -270,17 +270,17 @@ class Lag:
         self.difference = max(self.difference, abs(reported - (watermarks - processed)))
 
     def note_epochs(self, finished: Iterable[EpochTiming], after: int) -> None:
-        """Those that finished after the epoch of this number."""
+        """Record the epochs that finished after epoch number `after`."""
         self.epochs |= {one.number: one.rows for one in finished if one.number > after}
 
     @property
     def epoch(self) -> float:
-        """Rows of the longest epoch."""
+        """The number of rows of the largest epoch."""
         return max(self.epochs.values(), default=0.0)
 
 
 def _lag(spark: SparkEngine, servers: str) -> Lag:
-    """The same job, while rows arrive. A plain consumer asks for the watermarks."""
+    """Compare the reported lag of the running job with the watermarks that a plain consumer asks for, while rows arrive."""
     from confluent_kafka import Consumer
 
     ended, lag = threading.Event(), Lag()
@@ -303,7 +303,7 @@ def _lag(spark: SparkEngine, servers: str) -> Lag:
 
 
 def _watermarks(client: Consumer) -> float:
-    """Rows that all partitions have had."""
+    """Return the sum of the watermarks of all partitions, which is the number of rows ever written."""
     from confluent_kafka import TopicPartition
 
     found = client.list_topics("waiting", timeout=ANSWER_S).topics["waiting"].partitions
@@ -325,7 +325,7 @@ def _killed(kills: int, seed: int, on_spark: bool) -> Result:
 
 
 def result_of(found: KillOutcome, kills: int, seed: int) -> Result:
-    """No row may be lost or doubled, and all kills must have happened."""
+    """Return the figures and bars of kills: no row may be lost or doubled, and all kills must have happened."""
     figures = [Figure("seed", seed, ""), Figure("rows", found.rows, "rows")]
     figures += [Figure(f"kills: {victim}", count, "") for victim, count in sorted(found.kills.items())]
     figures.append(Figure("restarts of a broker that served no reader", found.restarts, ""))

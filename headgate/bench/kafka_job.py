@@ -17,7 +17,7 @@ from headgate.spark.engine import open_engine
 from headgate.topology import Topology
 
 PATIENT = {"fetch.wait.max.ms": 500}
-"""The gateway of SeaweedFS answers with nothing if it cannot read from its disks within this time."""
+"""The gateway of SeaweedFS returns no rows if a read from its disks takes longer than this time."""
 JOB, IN, OUT = "copy", "orders", "copies"
 SETTINGS = SparkSettings(
     slots=4, read_limit=150, stop_s=20, back_off_s=0.3, outage_retry_s=1.0, retries=20, kafka_answer_s=10.0
@@ -25,12 +25,12 @@ SETTINGS = SparkSettings(
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Every row as it came."""
+    """Yield every row unchanged."""
     yield from batches
 
 
 def topology(servers: str) -> Topology:
-    """Rows come from 2 partitions into 3 lanes, pass 2 lanes, and go to another topic."""
+    """Return a job that reads 2 partitions in 3 lanes, passes the rows through 2 lanes, and writes to another topic."""
     job = Topology(JOB, Intent(latency="30s"), pace_s=0.0)
     rows = job.source("in", sources.kafka(IN, servers=servers, options=PATIENT), lanes=3)
     values = job.transform("values", lambda frame: frame.select("value"), rows)
@@ -40,7 +40,7 @@ def topology(servers: str) -> Topology:
 
 
 def main(place: Path, servers: str) -> None:
-    """Until its input is closed."""
+    """Run the job until the process is killed."""
     engine = open_engine(place, SETTINGS)
     try:
         engine.submit(topology(servers))
@@ -52,7 +52,7 @@ def main(place: Path, servers: str) -> None:
 
 
 def _line(engine: object) -> str:
-    """Rows that the job is done with since it was first started; a job that failed for good says why."""
+    """Return the number of rows copied since the first start of the job, or the reason if the job has failed for good."""
     from headgate.spark.engine import SparkEngine
 
     assert isinstance(engine, SparkEngine)

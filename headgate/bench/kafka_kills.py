@@ -29,53 +29,53 @@ from headgate.spark.sinks.kafka import EPOCHS
 
 ROWS_PER_KILL = 300
 LONGEST_WAIT_S, SHORT_WAIT_S = 2.0, 0.4
-"""Longest wait before a kill, on Spark and without: about the time in which the job copies the rows."""
+"""The longest wait before a kill, on Spark and without Spark: about the time that the job needs to copy the rows."""
 WAKE = b"wake"
-"""A row that wakes a partition up: SeaweedFS closes a partition whose gateway is gone, and serves its rows after another one is written."""
+"""A row that reopens a partition: SeaweedFS closes a partition without gateway, and serves its rows only after another row is written."""
 PROGRESS_S = 600.0
 """Longest time without progress."""
 STUCK_S = 120.0
-"""Time without progress after which the gateway is started again: sometimes it serves no reader."""
+"""Seconds without progress after which the gateway is started again, because the gateway sometimes serves no reader."""
 POLL_S = 0.05
 
 
 class Broker(Protocol):
-    """What the job reads and writes."""
+    """The broker that the job reads from and writes to."""
 
     @property
     def address(self) -> str: ...
 
     def restart_gateway(self) -> None:
-        """Clients lose their connections; the rows stay."""
+        """Restart the gateway: clients lose their connections, and rows are kept."""
 
 
 class Victim(StrEnum):
-    """What is killed."""
+    """The kind of process that is killed."""
 
     JOB = "job"
     """A Python process of the job: its reader, or a lane."""
     DRIVER = "driver"
-    """The driver, its JVM and all lanes, at once."""
+    """The driver, its JVM and all lanes at the same time."""
     BROKER = "broker"
-    """The gateway that clients connect to, but not the server behind it, which loses rows that it has confirmed."""
+    """The gateway that clients connect to, but not the server behind the gateway, which loses rows that were confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillOutcome:
-    """What a reader of committed rows finds in the end."""
+    """The rows that a reader of committed rows finds at the end, and the kills."""
 
     rows: int
     lost: int
     doubled: int
     kills: dict[str, int]
     restarts: int
-    """How often the broker was started again because it served no reader."""
+    """The number of times that the gateway was started again because it served no reader."""
     minutes: float
 
 
 @dataclass(slots=True)
 class Driver:
-    """The process of the job; what it prints is read by a thread."""
+    """The process of the job; a thread reads its output."""
 
     command: list[str]
     log: Path
@@ -101,7 +101,7 @@ class Driver:
                 self.done = max(self.done, int(line))
 
     def kill(self) -> None:
-        """All of it, at once."""
+        """Kill all processes of the job's session."""
         process, reader = self._process, self._reader
         if process is None or reader is None:
             return
@@ -115,7 +115,7 @@ class Driver:
         self._process = None
 
     def python_processes(self) -> list[psutil.Process]:
-        """Readers and lanes: Python processes other than the driver itself."""
+        """Return the readers and lanes: the Python processes other than the driver."""
         assert self._process is not None
         pid = self._process.pid
         found = [one for one in psutil.process_iter(["name"]) if _session_of(one) == pid and one.pid != pid]
@@ -131,7 +131,7 @@ def _session_of(process: psutil.Process) -> int | None:
 
 @dataclass(slots=True)
 class Kills:
-    """One run. Owner: the thread that runs it."""
+    """One run of kills; owned by the thread that runs it."""
 
     broker: Broker
     driver: Driver
@@ -178,7 +178,7 @@ class Kills:
         self.killed[victim] += 1
 
     def _lanes(self) -> list[psutil.Process]:
-        """Processes of the job; without Spark, there are some only while there are rows to copy."""
+        """Return the processes of the job; without Spark, processes exist only while there are rows to copy."""
         until_s = time.monotonic() + PROGRESS_S
         while not (found := self.driver.python_processes()):
             if self.driver.done >= self.written:
@@ -232,7 +232,7 @@ class Kills:
 
 
 def _values(servers: str, topic: str) -> list[bytes] | None:
-    """Every value that a reader of committed rows gets; None if the reader does not get to the end."""
+    """Return all values that a reader of committed rows gets; None if the reader does not reach the end."""
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": servers, "group.id": "reader", "enable.partition.eof": True, "log_level": 2}
@@ -254,7 +254,7 @@ def _values(servers: str, topic: str) -> list[bytes] | None:
 def run_kills(
     place: Path, kills: int, seed: int, on_spark: bool, victims: Sequence[Victim] = tuple(Victim)
 ) -> KillOutcome:
-    """So many random kills; the same seed has the same victims and waits."""
+    """Kill at random `kills` times; the same seed has the same victims and waits."""
     with weed_broker(place / "broker") as broker:
         driver = driver_of(place, "kafka_job" if on_spark else "kafka_writer", broker.address)
         wait_s = LONGEST_WAIT_S if on_spark else SHORT_WAIT_S

@@ -1,7 +1,7 @@
 """The job of `kafka_job` without Spark: the source plans epochs and a forked lane reads and writes them, in processes that may be killed.
 
 Two files stand for Spark's logs: one has the offsets of the epoch in flight, the other says how many epochs are committed. A lane that
-ends before its epoch is written is forked again, as Spark retries a task.
+fails before its epoch is written is forked again, as Spark retries a task.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IDLE_S, AGAIN_S = 0.05, 0.3
 
 @dataclass(frozen=True, slots=True)
 class EpochRange:
-    """Which offsets an epoch reads."""
+    """The offsets that an epoch reads."""
 
     number: int
     start: dict[str, Any]
@@ -45,12 +45,12 @@ class EpochRange:
 
     @property
     def rows(self) -> int:
-        """Rows that are done with once this epoch is."""
+        """The number of rows that the job has copied once this epoch is committed."""
         return sum(mark["rows"] for mark in self.end.values())
 
 
 def main(place: Path, servers: str, delivery: Delivery = Delivery.READ_BACK) -> None:
-    """Until it is killed."""
+    """Copy rows until the process is killed."""
     patience = patience_of(SETTINGS)
     reader = _reader(place / "source", servers)
     sink = sinks.kafka(OUT, servers=servers, delivery=delivery, options=PATIENT)
@@ -61,7 +61,7 @@ def main(place: Path, servers: str, delivery: Delivery = Delivery.READ_BACK) -> 
         if epoch is None:
             time.sleep(IDLE_S)
             continue
-        # As the sink on Spark: only the first epoch of a process looks for all notes, and an epoch that is tried again looks as before.
+        # As in the sink on Spark, only the first epoch of a process looks for all notes; a repeated epoch looks from the same offset.
         turn = Turn(f"{writing.start.life}/out", writing, epoch.number, looked)
         while (found := _in_lane(reader, sink, epoch, turn)) is None:
             time.sleep(AGAIN_S)
@@ -84,7 +84,7 @@ def _reader(place: Path, servers: str) -> KafkaReader:
 
 
 def _next(place: Path, reader: KafkaReader, before: EpochRange | None) -> EpochRange | None:
-    """The epoch that was in flight, or one with what is new; None if there is nothing to read."""
+    """Return the epoch that was in flight, or else a new epoch; None if there is nothing to read."""
     number = 0 if before is None else before.number + 1
     planned = _read(place / PLANNED)
     if planned is not None and planned.number == number:
@@ -107,7 +107,7 @@ def _read(path: Path) -> EpochRange | None:
 
 
 def _in_lane(reader: KafkaReader, sink: KafkaTopic, epoch: EpochRange, turn: Turn) -> int | None:
-    """Reads and writes an epoch in a process of its own; up to where that looked for notes, None if it did not get to its end."""
+    """Read and write an epoch in a forked process; return the offset up to which the process looked for notes, or None if it failed."""
     told, tell = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""One lane of a keyed operator without Spark, to measure state by itself."""
+"""One lane of a keyed operator without Spark, to measure state separately."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from headgate.state.store import Header, SliceStore, boot_id
 from headgate.state.stores import close_stores, open_store
 
 IN_MEMORY = "mock:///state"
-"""Arrow's file system in memory: it is new, and so empty, each time that a lane opens it."""
+"""Arrow's file system in memory, which is new and empty each time that a lane opens it."""
 
 
 @contextmanager
 def room() -> Iterator[Path]:
-    """A folder for state, on disk, gone afterwards with everything that was open in it."""
+    """Yield a folder on disk for state; close all stores and delete the folder afterwards."""
     with TemporaryDirectory(prefix="headgate-bench-") as folder:
         try:
             yield Path(folder)
@@ -40,7 +40,7 @@ def room() -> Iterator[Path]:
 
 @dataclass
 class OneLane:
-    """All slices of an operator on one lane, epoch after epoch."""
+    """All slices of an operator on one lane, which runs epoch after epoch."""
 
     place: Path
     operator: KeyedOperator
@@ -54,7 +54,7 @@ class OneLane:
         self.life: Life = self.checkpoint.begin(0, self.slices)
 
     def run(self, batch: pa.RecordBatch) -> float:
-        """One epoch from rows in to committed; returns its seconds."""
+        """Run one epoch from rows to commit; return its seconds."""
         begun_s = time.perf_counter()
         self._run_lane(batch, str(self.place / "checkpoint"))
         self.checkpoint.commit(self.epoch, self._files)
@@ -62,7 +62,7 @@ class OneLane:
         return time.perf_counter() - begun_s
 
     def run_without_disk(self, batch: pa.RecordBatch, whole: bool) -> float:
-        """One epoch whose delta goes to memory; `whole`: then all state is written to disk. Returns its seconds."""
+        """Run one epoch with its delta in memory, and with `whole` write all state to disk; return the seconds of the epoch."""
         begun_s = time.perf_counter()
         self._run_lane(batch, IN_MEMORY)
         if whole:
@@ -87,7 +87,7 @@ class OneLane:
         return open_store(self.place / "store", schema, self.life.identity(schema), self.settings)
 
     def fill(self, keys: int) -> int:
-        """State for so many keys of one column, put in place beforehand; returns its bytes, keys and values alone."""
+        """Fill the state with `keys` keys of one column; return the bytes of keys and values."""
         schema, store = self.operator.schema, self._store()
         column = pa.array(np.arange(keys))
         of_key = slices_of([column], self.slices)
@@ -101,11 +101,11 @@ class OneLane:
 
 
 def with_slices(columns: dict[str, Any], key: pa.Array, slices: int) -> pa.RecordBatch:
-    """Rows as Spark hands them to a lane: with their slice."""
+    """Return rows with the slice of each row, as Spark passes rows to a lane."""
     return pa.RecordBatch.from_pydict({**columns, "_slice": pa.array(slices_of([key], slices))})
 
 
 def some_keys(seed: int, rows: int, keys: int, skewed: bool = False) -> npt.NDArray[np.int64]:
-    """Keys of an epoch: all alike, or a few of them most of the time (Zipf, exponent 1.1)."""
+    """Return the keys of an epoch: uniform, or skewed by a Zipf distribution with exponent 1.1."""
     numbers = np.random.default_rng(seed)
     return (numbers.zipf(1.1, rows) % keys) if skewed else numbers.integers(0, keys, rows)

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster whose master and workers run on machines of their own, in namespaces: to be broken on purpose."""
+"""A Spark standalone cluster for fault injection: the master and the workers run on machines of their own, in network namespaces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIGURATION = "spark.master.rest.enabled false\n"
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """What each machine offers to executors."""
+    """The resources that each machine offers to executors."""
 
     cores: int = 2
     memory_mb: int = 1100
@@ -44,11 +44,11 @@ class SparkMachines:
 
     @property
     def master_url(self) -> str:
-        """What an application connects to."""
+        """Return the address that an application connects to."""
         return f"spark://{self.machines.address(MASTER_NAME)}:{MASTER_PORT}"
 
     def application(self) -> dict[str, str]:
-        """What an application on this cluster is configured with."""
+        """Return the configuration of an application on this cluster."""
         return {
             "spark.driver.host": self.machines.gateway,
             "spark.driver.bindAddress": self.machines.gateway,
@@ -58,14 +58,14 @@ class SparkMachines:
         }
 
     def open(self, count: int) -> None:
-        """Start the master and so many workers; returns when all have registered."""
+        """Start the master and `count` workers; return when all workers have registered."""
         page = ("--port", str(MASTER_PORT), "--webui-port", str(MASTER_PAGE))
         self._start(MASTER_NAME, MASTER, *page)
         added = [self.add() for _ in range(count)]
         wait_for(lambda: {self.address(name) for name in added} <= self.registered(), PATIENCE_S)
 
     def add(self) -> str:
-        """Start one more worker, and return its name; `registered` shows when the master knows it."""
+        """Start one more worker and return its name; `registered` shows when the master has registered the worker."""
         self._workers += 1
         name = f"m{self._workers}"
         self._start(
@@ -75,11 +75,11 @@ class SparkMachines:
         return name
 
     def address(self, name: str) -> str:
-        """Address of a worker, which is also Spark's name for its host."""
+        """Return the address of a worker, which is also Spark's name for its host."""
         return self.machines.address(name)
 
     def registered(self) -> frozenset[str]:
-        """Addresses of the workers that the master takes for alive."""
+        """Return the addresses of the workers that the master considers alive."""
         page = f"http://{self.machines.address(MASTER_NAME)}:{MASTER_PAGE}/json/"
         try:
             workers = httpx.get(page, timeout=ASK_S, trust_env=False).raise_for_status().json().get("workers", [])
@@ -106,7 +106,7 @@ def _environment() -> Mapping[str, str]:
 def spark_machines(
     place: Path, count: int, shared: Sequence[Path] = (), kind: MachineKind | None = None
 ) -> Iterator[SparkMachines]:
-    """A cluster of so many workers, which see the directories in `shared` under their paths; taken down afterwards, whatever happens."""
+    """Yield a cluster of `count` workers that see the directories in `shared` under the same paths; always close the cluster."""
     code = (Path(sys.prefix), Path(headgate.__file__).resolve().parents[1])
     with network(place, (*code, *shared)) as machines:
         opened = SparkMachines(machines, kind or MachineKind())

@@ -1,7 +1,7 @@
 """Many jobs on one cluster: copies of `examples/wordcount.py` in one cluster file, run by `headgate run` on embedded Spark with 2 slots.
 
-Five of the jobs get a multiple of their load after a while. Measured from outside: how soon all run and meet their intents, what all
-processes of the service take, and whether that grows.
+Five of the jobs get a multiple of their load after a while. Measured from outside are the time until all jobs run and meet their
+intents, the memory, threads and files of all processes of the service, and the growth of these numbers.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ MOST_MB, LEAST_SATISFACTION, MOST_ROUND_S, MOST_GROWTH = 8192.0, 0.95, 0.5, 1.1
 
 @dataclass(frozen=True, slots=True)
 class ManyForm:
-    """How many jobs, and how long each part takes."""
+    """The number of jobs, and the seconds of each part."""
 
     jobs: int
     latency: str
     running_within_s: float
     met_within_s: float
     step_s: float
-    """From the start of the jobs that get more load to their load step."""
+    """Seconds from the start of the jobs with a load step to that step."""
     measured_s: float
-    """From the load step to the end."""
+    """Seconds from the load step to the end."""
 
 
 SHORT = ManyForm(50, "10s", 120.0, 240.0, 140.0, 65.0)
@@ -56,7 +56,7 @@ FULL = ManyForm(100, "30s", 480.0, 480.0, 500.0, 600.0)
 
 
 def cluster_file(form: ManyForm, place: Path) -> str:
-    """The jobs; those that get more load are worth more, so that they start first."""
+    """Return the cluster file; jobs with a load step have more worth, so that these jobs start first."""
     return "\n".join(_entry(form, number, place) for number in range(form.jobs))
 
 
@@ -81,34 +81,34 @@ def _toml(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What all processes of the service take together."""
+    """The resources that all processes of the service use together."""
 
     memory_mb: float
-    """PSS: memory that processes share counts once."""
+    """Megabytes as PSS, so that memory shared by processes counts once."""
     processes: int
     threads: int
     files: int
     core_s: float
-    """Since their start, of those that live."""
+    """Core seconds since the start of each process that still runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The service at one moment."""
+    """The status of the service at one moment."""
 
     at_s: float
-    """Since the service was started."""
+    """Seconds since the start of the service."""
     running: int
     met: int
     satisfaction: float | None
     rounds: float
     rounds_s: float
-    """How many rounds there were, and how long all of them took."""
+    """Seconds that all rounds so far took together."""
     taken: Taken
 
 
 def taken(root: psutil.Process) -> Taken:
-    """What a process and all its descendants take; those that end meanwhile take nothing."""
+    """Return the resources of a process and its descendants; processes that end meanwhile count as 0."""
     found = [one for process in (root, *root.children(recursive=True)) if (one := _taken_by(process)) is not None]
     return Taken(
         sum(one.memory_mb for one in found),
@@ -133,7 +133,7 @@ def _pss_mb(rolled: str) -> float:
 
 
 def sample(client: Client, process: psutil.Process, at_s: float) -> Sample | None:
-    """None while the service does not answer."""
+    """Return a sample of the service; None while the service does not answer."""
     try:
         status, rounds = client.status(), _rounds(client.metrics())
     except (HeadgateError, OSError):
@@ -155,7 +155,7 @@ def _rounds(metrics: str) -> tuple[float, float]:
 
 @contextmanager
 def _service(place: Path, file: Path) -> Iterator[psutil.Process]:
-    """`headgate run` in a session of its own; nothing of it is left afterwards."""
+    """Run `headgate run` in its own session; end all its processes afterwards."""
     command = [sys.executable, "-m", "headgate.cli", "run", str(file), "--home", str(place), "--slots", str(SLOTS)]
     with (place / "log.txt").open("wb") as log:
         started = subprocess.Popen(
@@ -176,7 +176,7 @@ def _service(place: Path, file: Path) -> Iterator[psutil.Process]:
 
 
 def watch(form: ManyForm, told: Callable[[Sample], None] = lambda _: None) -> list[Sample]:
-    """Run the jobs, and look at them at an interval until the load step is over."""
+    """Run the jobs, and sample the service at an interval until the measured time after the load step is over."""
     if not EXAMPLE.is_file():
         raise InputError(f"this benchmark runs {EXAMPLE}, which is not there; run it in a checkout of Headgate")
     samples: list[Sample] = []
@@ -199,7 +199,7 @@ def watch(form: ManyForm, told: Callable[[Sample], None] = lambda _: None) -> li
 
 
 def _is_over(samples: Sequence[Sample], form: ManyForm) -> bool:
-    """After the measured time, and once all jobs have met their intents or have had their time to."""
+    """Whether the measured time is over, and all jobs have met their intents or the time limit for that has passed."""
     if not samples or samples[-1].at_s < samples[0].at_s + form.step_s + form.measured_s:
         return False
     return any(one.met == form.jobs for one in samples) or samples[-1].at_s > form.met_within_s
@@ -209,7 +209,7 @@ def _is_over(samples: Sequence[Sample], form: ManyForm) -> bool:
 
 
 def measure(full: bool = False) -> Result:
-    """Times, memory, threads, processes and files, and what the load step does to them."""
+    """Measure times, memory, threads, processes and files, and their change by the load step."""
     form = FULL if full else SHORT
     samples = watch(form, _tell(form))
     if len(samples) < 2:
@@ -232,7 +232,7 @@ def _tell(form: ManyForm) -> Callable[[Sample], None]:
 
 
 def result(form: ManyForm, samples: Sequence[Sample]) -> Result:
-    """The figures and bars of a run; what did not happen has no time, and its bar does not hold."""
+    """Return the figures and bars of a run; an event that did not happen has no time, and its bar fails."""
     running_s = _first_s(samples, lambda one: one.running == form.jobs)
     met_s = _first_s(samples, lambda one: one.met == form.jobs)
     most_mb = max(one.taken.memory_mb for one in samples)
@@ -273,19 +273,19 @@ def _first_s(samples: Sequence[Sample], holds: Callable[[Sample], bool]) -> floa
 
 
 def _longest_round_s(samples: Sequence[Sample]) -> float:
-    """Of the rounds between two samples, the mean counts, which is the round itself where there was one."""
+    """Return the longest round; several rounds between two samples count with their mean."""
     spans = [(two.rounds - one.rounds, two.rounds_s - one.rounds_s) for one, two in pairwise(samples)]
     return max((seconds / rounds for rounds, seconds in spans if rounds), default=0.0)
 
 
 def _growth(samples: Sequence[Sample], name: str) -> float:
-    """The median of the last third as a multiple of that of the first third: processes that run tasks come and go."""
+    """Return the median of the last third as a multiple of that of the first third, because task processes come and go."""
     values = [float(getattr(one.taken, name)) for one in samples]
     third = max(1, len(values) // 3)
     return statistics.median(values[-third:]) / statistics.median(values[:third])
 
 
 def _cores(samples: Sequence[Sample]) -> float:
-    """Processes that end take their time with them: a little is missing."""
+    """Return the cores in use; the time of processes that have ended is missing."""
     seconds = samples[-1].at_s - samples[0].at_s
     return max(0.0, samples[-1].taken.core_s - samples[0].taken.core_s) / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""What a scrape of `/metrics` costs over loopback, for 100 jobs and for more jobs than have series of their own."""
+"""Benchmark of a scrape of `/metrics` over loopback, for 100 jobs and for more jobs than get series of their own."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ FEW, MANY = 100, 1000
 ROUNDS = 8
 SCRAPES = 21
 EPOCHS, POINTS = 10, 12
-"""Epochs of a job between two rounds, and points that each adds to the distribution of latencies, as on Spark."""
+"""Epochs of a job between two rounds, and the points that each epoch adds to the distribution of latencies, as on Spark."""
 LIMIT_MS = 200.0
 TOKEN = "bench"
 MS = 1000.0
 
 
 def measure() -> Result:
-    """Milliseconds per scrape, and its size."""
+    """Measure the milliseconds and the size of a scrape."""
     return measured((FEW, MANY))
 
 
 def measured(counts: Sequence[int]) -> Result:
-    """The same for so many jobs each; the bar is on the first count."""
+    """Measure scrapes for each number of jobs; the bar is on the first number."""
     found = {count: _scraped(count) for count in counts}
     figures = [figure for count, (taken_ms, size) in found.items() for figure in _figures(count, taken_ms, size)]
     first = counts[0]
@@ -57,7 +57,7 @@ def _figures(count: int, taken_ms: list[float], size: int) -> Iterator[Figure]:
 
 
 def _scraped(count: int) -> tuple[list[float], int]:
-    """How long scrapes take, each of a round that was not scraped before; and the size of one."""
+    """Return the milliseconds of scrapes, each after a new round, and the size of a scrape."""
     with TemporaryDirectory() as folder:
         service = _service(count, Path(folder))
         for _ in range(ROUNDS):
@@ -99,7 +99,7 @@ def _service(count: int, folder: Path) -> Service:
 
 
 def _with_latencies(snapshot: Snapshot) -> Snapshot:
-    """As many points as a job on Spark has."""
+    """Return the snapshot with as many points of latency as a job on Spark has."""
     points = [(0.1 + 0.001 * number, 100.0) for number in range(EPOCHS * POINTS)]
     latency = Latency.weighted(points)
     return replace(snapshot, jobs={name: _replaced(reading, latency) for name, reading in snapshot.jobs.items()})
@@ -111,7 +111,7 @@ def _replaced(reading: JobReading | None, latency: Latency) -> JobReading | None
 
 @dataclass(slots=True)
 class _Engine(ReplayingEngine):
-    """Snapshots one after another; all jobs run."""
+    """An engine that returns snapshots one after another; all jobs run."""
 
     clock: list[float] | None = None
 
@@ -129,10 +129,10 @@ class _Engine(ReplayingEngine):
 
 
 class _Nobody:
-    """Looks on, and writes nothing."""
+    """A watcher that writes nothing."""
 
     def round(self, view: object, phase: str, action: Action | None, states: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,9 +1,9 @@
-"""A third of a job's state moves to a new host while the job runs: rebuilt there beside the epochs, or stopped, copied and started.
+"""Benchmark of migration: a third of a job's state moves to a new host, rebuilt while epochs run, or stopped, copied and started.
 
-On a standalone cluster of three workers. The pause is the longest time without an output from the moment at which the host may be used
-until its slices are there; it should not grow with the state when slices are rebuilt, as it does when they are copied (ChronoStream,
-fig. 14). A neighbour on the same cluster should hardly notice (fig. 15). The copy is one of files as they are, with their free space, from
-folder to folder on one disk.
+The benchmark runs on a standalone cluster of three workers. The pause is the longest time without an output between the moment at which
+the host may be used and the arrival of its slices. The pause grows with the state when slices are copied, but should not grow when
+slices are rebuilt (ChronoStream, fig. 14), and another job on the cluster should hardly slow down (fig. 15). A copy copies whole files,
+with their free space, from folder to folder on one disk.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from headgate.state.stores import locks_of, open_store
 from headgate.topology import Topology
 
 SHORT_MB, FULL_MB = (128, 2048), (128, 512, 2048)
-"""Sizes of state; the bars compare the first and the last."""
+"""Megabytes of state; the bars compare the first and the last size."""
 HOSTS, LANES = 3, 3
 SETTLE, STEADY = 6, 8
-"""Epochs before anything is measured, and of the steady state."""
+"""The number of epochs before a measurement, and the number of epochs of the steady state."""
 NEIGHBOUR = "neighbour"
 NEIGHBOUR_ROWS_S = 2000.0
 FLAT, LOCAL, UNDISTURBED = 2.0, 0.95, 0.8
 SETTINGS = SparkSettings(driver_memory_mb=1024, retries=0, state=StateSettings(backups=0, upkeep_epochs=1000))
-"""Nothing but the migration moves state."""
+"""Settings with which only the migration moves state."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMigration:
-    """One migration."""
+    """The pause, the time and the neighbour's throughput of one migration."""
 
     pause_s: float
     took_s: float
@@ -57,10 +57,10 @@ class MeasuredMigration:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size of state."""
+    """The measurements of one size of state."""
 
     usual_s: float
-    """Between two outputs, in steady state."""
+    """Median seconds between two outputs in the steady state."""
     worst_s: float
     local: float
     rebuilt: MeasuredMigration
@@ -69,7 +69,7 @@ class Size:
 
 
 def measure(full: bool = False) -> Result:
-    """The longest pause of both ways for each size of state, and what the neighbour got meanwhile."""
+    """Measure the longest pause of both ways for each size of state, and the throughput of the neighbour meanwhile."""
     sizes_mb = FULL_MB if full else SHORT_MB
     with cluster(HOSTS, SETTINGS) as three:
         three.engine.submit(_neighbour())
@@ -150,7 +150,7 @@ def _move(three: WorkerCluster, job: str, feed: Feed, outputs: Outputs, new: str
     three.avoid(job)
     feed.until(outputs, lambda: _has_its_share(three, job, new))
     arrived = len(outputs.at_s)
-    feed.until(outputs, lambda: len(outputs.at_s) >= arrived + 2)  # its first epochs there
+    feed.until(outputs, lambda: len(outputs.at_s) >= arrived + 2)  # the first epochs of the job on the new host
     to_s = time.time()
     return MeasuredMigration(
         outputs.longest_s(from_s, to_s), to_s - from_s, _rows_s(neighbour, _neighbour_at(three, feed, outputs))
@@ -158,7 +158,7 @@ def _move(three: WorkerCluster, job: str, feed: Feed, outputs: Outputs, new: str
 
 
 Moves = Mapping[str, Mapping[str, list[int]]]
-"""By destination and source, the slices that move."""
+"""The slices that move, by destination and source."""
 
 
 def _stop_copy_start(
@@ -183,10 +183,10 @@ def _moves(placement: Placement | None) -> Moves:
 
 
 def _copy(hosted: Hosted, moves: Moves) -> None:
-    """Each destination copies the files of other hosts to its own folder, in a task of its own."""
+    """Let each destination copy the files of other hosts to its own folder, in one task per destination."""
     copies, hosts = hosted.copies, tuple(moves)
 
-    # A function within a function, so that hosts get it by value: they would spend the pause importing this module.
+    # Hosts get a nested function by value; with a function of the module, hosts would import this module during the pause.
     def bring(host: str) -> bytes:
         folder, schema = store_folder(copies.folder, host), copies.operator.schema
         store = open_store(folder, schema, copies.life.identity(schema), copies.settings)
@@ -217,7 +217,7 @@ def _has_its_share(three: WorkerCluster, job: str, new: str) -> bool:
 
 
 def _neighbour_at(three: WorkerCluster, feed: Feed, outputs: Outputs) -> tuple[float, float]:
-    """When the neighbour finishes its next epoch, and the rows that it is done with then: in between they do not change."""
+    """Return the end of the neighbour's next epoch, and the rows processed then; that number is constant between ends of epochs."""
 
     def rows() -> float:
         return three.engine.job(NEIGHBOUR).processed("in")

@@ -1,7 +1,7 @@
-"""Machines of their own, all on this one: network namespaces with an address, a host name, an /etc/hosts and a /tmp each.
+"""Simulated machines on this machine: network namespaces with an address, a host name, an /etc/hosts and a /tmp each.
 
-They hang on a bridge that this machine reaches, and links can be cut. Needs root. Names begin with the number of this process, so
-several networks run side by side; what a killed process left behind is removed by the next network that is opened.
+A bridge connects the namespaces with this machine, and links can be cut. Namespaces need root. Names contain the id of this process, so
+that several networks can run in parallel; a new network first removes what a killed process left behind.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headgate.bench.workload import ending_cleanly, wait_for
 from headgate.errors import EngineError
 
 PREFIX = "hg"
-"""Names of bridges, interfaces and namespaces: this, the number of the process, and what it is; at most 15 characters."""
+"""The prefix of names of bridges, interfaces and namespaces; the id of the process follows. Names have at most 15 characters."""
 FIRST_NET, NETS = 64, 128
-"""Networks are 10.N.M.0/24, with N from this one on."""
+"""Networks are 10.N.M.0/24, with N from `FIRST_NET` on."""
 GATEWAY, FIRST_MACHINE, MOST_MACHINES = 1, 11, 20
-"""Last parts of addresses: of this machine, and of the others from the first one on."""
+"""The last part of the address of this machine, the last part of the first machine's address, and the most machines."""
 END_S = 10.0
 TMP = Path("/tmp")
 
@@ -46,13 +46,13 @@ cd /tmp
 "$@"
 exit $?
 """
-"""Runs in the namespaces of a machine: binds what it shares into its own /tmp, and then runs a command as a child, to reap for it."""
+"""Runs in the namespaces of a machine: binds shared directories into its own /tmp, then runs a command as a child and reaps the child."""
 ENTER = 'if [ -n "$1" ]; then echo $$ > "$1"; fi; shift; exec "$@"'
-"""Enters the control group before the namespaces, which hide it."""
+"""Enters the control group before the namespaces, because the control group is not visible in the namespaces."""
 
 
 def refusal() -> str | None:
-    """Why this machine can have no namespaces, in a sentence; None if it can."""
+    """Return the reason why this machine can have no namespaces; None if namespaces are possible."""
     missing = [tool for tool in ("ip", "unshare", "mount", "hostname") if shutil.which(tool) is None]
     if missing:
         return f"machines in namespaces need the commands {', '.join(missing)}"
@@ -70,10 +70,10 @@ def refusal() -> str | None:
 
 
 class Network:
-    """Machines by name, each with one command that runs on it; `network` opens and closes one."""
+    """A network of machines by name, with one command per machine; `network` opens and closes a network."""
 
     def __init__(self, place: Path, seen: Sequence[Path] = ()) -> None:
-        """All of a machine lies below `place`; of /tmp it sees the directories in `seen`, under their paths, and nothing else."""
+        """Keep all files of machines below `place`; in /tmp, a machine sees only the directories in `seen`, under their paths."""
         self._place, self._prefix, self._net = place.resolve(), f"{PREFIX}{os.getpid()}", ""
         self._seen = [path.resolve() for path in seen if path.resolve().is_relative_to(TMP)]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -82,11 +82,11 @@ class Network:
 
     @property
     def gateway(self) -> str:
-        """Address of this machine."""
+        """The address of this machine in the network."""
         return f"{self._net}.{GATEWAY}"
 
     def address(self, name: str) -> str:
-        """Address of a machine, known before the machine starts."""
+        """Return the address of a machine, also before the machine starts."""
         if name not in self._numbers:
             if len(self._numbers) == MOST_MACHINES:
                 raise EngineError(f"a network of namespaces has at most {MOST_MACHINES} machines; use fewer")
@@ -136,7 +136,7 @@ class Network:
             )  # fmt: skip
 
     def kill(self, name: str) -> None:
-        """Kill all processes of a machine at once, with `kill -9`: the first one dies with its parent, and with it all others."""
+        """Kill all processes of a machine with `kill -9`: the first process dies with its parent, and all others with the first."""
         process = self._running.pop(name, None)
         if process is not None:
             process.kill()
@@ -144,7 +144,7 @@ class Network:
             wait_for(lambda: not _processes_in(self._namespace(name)), END_S)
 
     def cut(self, name: str) -> None:
-        """Cut the link of a machine: its processes go on, and hear and say nothing."""
+        """Cut the link of a machine: its processes continue, but can neither send nor receive."""
         run("ip", "link", "set", self._link(name), "down")
 
     def mend(self, name: str) -> None:
@@ -152,7 +152,7 @@ class Network:
         run("ip", "link", "set", self._link(name), "up")
 
     def slow(self, name: str, cores: float | None) -> None:
-        """Give all processes of a machine so many cores together; None: as many as there are."""
+        """Limit all processes of a machine together to this number of cores; None lifts the limit."""
         self._quotas[name].limit(cores)
 
     def place(self, name: str) -> Path:
@@ -160,7 +160,7 @@ class Network:
         return self._place / name
 
     def log(self, name: str) -> str:
-        """What the command of a machine has printed."""
+        """Return the output of the command of a machine."""
         return self._log(name).read_text(errors="replace")
 
     # -- names and links
@@ -230,7 +230,7 @@ def _processes_in(namespace: str) -> list[int]:
 
 
 def _free_net() -> str:
-    """The first three parts of a network that no interface of this machine has."""
+    """Return the first three parts of the addresses of a network that no interface of this machine uses."""
     taken = run("ip", "-o", "-4", "addr")
     for step in range(NETS * 256):
         number = (os.getpid() + step) % (NETS * 256)
@@ -241,7 +241,7 @@ def _free_net() -> str:
 
 
 def run(*command: str, check: bool = True) -> str:
-    """The output of a command."""
+    """Run a command and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise EngineError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}")

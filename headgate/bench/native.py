@@ -1,4 +1,4 @@
-"""Count and sum by key the way Spark itself offers it, to compare with: a query per way, on files that every way reads alike."""
+"""Count and sum by key with Spark's own APIs, as a comparison: one query per API, and all queries read the same files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROCKSDB = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Spark's own state, at its best: only changes are made durable."""
+"""The fastest configuration of Spark's own state: only changes are made durable."""
 
 
 def stream(spark: SparkSession, files: Path) -> DataFrame:
-    """One file per epoch."""
+    """Read one file per epoch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(files))
 
 
@@ -81,7 +81,7 @@ def _transform(rows: DataFrame) -> DataFrame:
 
 
 def _processor(added: Callable[[Iterator[Any]], tuple[int, float]], put_out: Callable[[int, int, float], Any]) -> Any:
-    """Spark's newest interface, which needs the packages protobuf and grpcio: install `headgate[bench]`."""
+    """Return a processor for Spark's newest API, which needs the packages protobuf and grpcio: install `headgate[bench]`."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
     class Counting(StatefulProcessor):
@@ -95,7 +95,7 @@ def _processor(added: Callable[[Iterator[Any]], tuple[int, float]], put_out: Cal
             yield put_out(key[0], count + more, total + amount)
 
         def close(self) -> None:
-            """Nothing is kept open."""
+            """Do nothing: the processor holds no resources."""
 
     return Counting()
 
@@ -116,7 +116,7 @@ def measured(
     partitions: int,
     write: Writer,
 ) -> StreamingQuery:
-    """Aggregations by the first column, named as a keyed operator names them, written by a writer like a job's sink."""
+    """Aggregate by the first column, with the column names of a keyed operator, and with a writer like a job's sink."""
     from pyspark.sql import functions as F
 
     for name, value in {**ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}.items():
@@ -128,5 +128,5 @@ def measured(
 
 
 def repartition(spark: SparkSession, place: Path, partitions: int) -> None:
-    """Rewrite the state of a query that has stopped for another number of partitions, by Spark's own tool."""
+    """Rewrite the state of a stopped query for another number of partitions, with Spark's own tool."""
     spark._streamingCheckpointManager.repartition(str(place), partitions)

@@ -1,4 +1,4 @@
-"""What Headgate costs: its epochs against the same plans written by hand, turn by turn in one run; and what the pace saves."""
+"""Benchmark of overhead: epochs of Headgate against the same plans written by hand, turn by turn in one run, and the gain of a pace."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OverheadForm:
-    """How often both ways take turns."""
+    """The number of turns of both ways, and the lengths of parts."""
 
     turns: int
     warm_up: int
     """Epochs before anything is measured: those of a JVM that has just started are slow."""
     idle_s: float
-    """How long idle jobs are watched."""
+    """Seconds for which idle jobs are watched."""
 
 
 SHORT, FULL = OverheadForm(turns=3, warm_up=20, idle_s=10.0), OverheadForm(turns=5, warm_up=40, idle_s=30.0)
 EPOCHS = OBSERVED_EVERY
-"""Epochs per turn: one of them looks at arrival times."""
+"""The number of epochs per turn; one of these epochs looks at arrival times."""
 EPOCH_ROWS = {"page-load": 100_000, "JVM only": 500_000}
 SMALL_ROWS = 2_000
-"""In a small epoch hardly anything but what every epoch costs is left; what Headgate adds to that is told apart, in seconds."""
+"""Rows of a small epoch, which costs hardly more than the fixed costs of an epoch, so that the overhead of Headgate shows."""
 FLOOD = 1e7
-"""Rows per second that arrive: always more than an epoch reads."""
+"""Rows per second that arrive, always more than an epoch reads."""
 MOST_RATIO, MOST_SMALL_RATIO = 1.05, 1.1
-"""Of epochs of half a second, and of epochs with few rows."""
+"""Largest allowed ratios, for epochs of half a second and for epochs with few rows."""
 LANES = 2
 IDLE_JOBS, IDLE_RATE = 8, 20.0
 IDLE_INTENT = Intent(latency="5s")
@@ -68,7 +68,7 @@ IDLE_PACE_S = first_pace_s(IDLE_INTENT, 30.0)
 
 
 def measure(full: bool = False) -> Result:
-    """Rows per second and core seconds per epoch of both, as ratios; cores that idle jobs take with and without a pace."""
+    """Compare rows per second and core seconds per epoch of both ways; measure the cores of idle jobs with and without a pace."""
     figures: list[Figure] = []
     bars: list[Bar] = []
     form = FULL if full else SHORT
@@ -108,7 +108,7 @@ def _bars(name: str, ours: EpochTurns, by_hand: EpochTurns, most: float) -> list
 
 
 def _noop(rows: DataFrame, epoch: int) -> None:
-    """Spark's own way to compute every row and keep none."""
+    """Compute every row and keep none, with Spark's noop format."""
     rows.write.format("noop").mode("overwrite").save()
 
 
@@ -132,7 +132,7 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class PageLoad:
-    """Filter, transform, join with a database, filter, aggregate."""
+    """A job that filters, transforms, joins with a database, filters and aggregates."""
 
     url: str
 
@@ -169,9 +169,9 @@ class PageLoad:
 
 @dataclass(frozen=True, slots=True)
 class JvmOnly:
-    """Filter, hash, project, aggregate by key: no Python on the way.
+    """A job that filters, hashes, projects and aggregates by key, without any Python operator.
 
-    Every expression is used once: what is used twice Spark would compute twice by hand, but not across a meter.
+    Every expression is used once, because Spark computes an expression that is used twice twice by hand, but once across a meter.
     """
 
     DIGEST = "sha2(cast(row AS string), 256) AS digest"
@@ -197,7 +197,7 @@ class JvmOnly:
 
 @dataclass(slots=True)
 class EpochTurns:
-    """Epochs of one way, in turns: what each turn took."""
+    """The times of the epochs of one way, by turn."""
 
     rows: int
     rows_s: list[float] = field(default_factory=list)
@@ -205,7 +205,7 @@ class EpochTurns:
     """Core seconds per epoch."""
 
     def take(self, epochs: Callable[[], int]) -> None:
-        """Time a number of whole epochs of a query that runs."""
+        """Measure `EPOCHS` whole epochs of a running query."""
         first = epochs() + 1
         wait_for(lambda: epochs() >= first)
         before_s, cores_s = time.perf_counter(), process_tree_cpu_s()
@@ -245,7 +245,7 @@ def _turn(turns: EpochTurns, epochs: Callable[[], int], warm_up: bool, count: in
 
 @dataclass(slots=True)
 class ByHand:
-    """A streaming query as one writes it without Headgate."""
+    """A streaming query as users write it without Headgate."""
 
     spark: Any
     place: Path
@@ -256,7 +256,7 @@ class ByHand:
     query: Any = None
 
     def start(self) -> None:
-        """Where its checkpoint ends."""
+        """Start the query from its checkpoint."""
         self.place.mkdir(parents=True, exist_ok=True)
         levers.write(self.place, Levers(1, self.rows))
         self.epochs = 0
@@ -273,7 +273,7 @@ class ByHand:
 
 
 def _idle(form: OverheadForm) -> tuple[float, float]:
-    """Cores that mostly idle jobs take, back to back and paced."""
+    """Measure the cores that mostly idle jobs take, back to back and with a pace."""
     names = [f"idle-{number}" for number in range(IDLE_JOBS)]
     with engine(SparkSettings(slots=8)) as spark:
         for name in names:
@@ -297,7 +297,7 @@ def _cores(spark: SparkEngine, names: list[str], pace_s: float, form: OverheadFo
 
 @contextmanager
 def redis_server() -> Iterator[str]:
-    """A Redis of our own with a campaign for most ads."""
+    """Yield the address of a new Redis with a campaign for most ads."""
     server = shutil.which("redis-server")
     if server is None:
         raise EngineError("this benchmark needs redis-server; `make set-up` installs it")

@@ -23,11 +23,11 @@ class Quota(ABC):
     """Cores that a group of processes may use together."""
 
     entry = ""
-    """File into which a process writes its number to join the group; empty if it need not."""
+    """The file into which a process writes its id to join the group; empty if a process need not join."""
 
     @abstractmethod
     def limit(self, cores: float | None) -> None:
-        """Allow so many cores; None: as many as there are."""
+        """Limit the group to this number of cores; None lifts the limit."""
 
     @abstractmethod
     def close(self) -> None:
@@ -35,7 +35,7 @@ class Quota(ABC):
 
 
 class ControlGroup(Quota):
-    """A group of the kernel, in version 1 or 2 of its interface."""
+    """A control group of the kernel, in version 1 or 2 of the interface."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class ControlGroup(Quota):
 
 
 class Brake(Quota):
-    """Stops all processes for part of each tenth of a second, where the kernel grants no control group."""
+    """Stops all processes for a part of each tenth of a second, for machines on which the kernel grants no control group."""
 
     def __init__(self, processes: Processes, cores: int | None = None) -> None:
         self._processes, self._cores = processes, cores or os.cpu_count() or 1
@@ -87,7 +87,7 @@ class Brake(Quota):
 
 
 def quota(name: str, processes: Processes) -> Quota:
-    """The quota of a group of this name that the kernel grants."""
+    """Return a control group of this name if the kernel grants one, else a brake."""
     for parent in (V1, V2):
         try:
             return ControlGroup(parent / name)

@@ -1,4 +1,4 @@
-"""How soon new lanes take effect: live, against stopping the query and starting it again. The same rows, in one run."""
+"""Benchmark of new lanes: the time until they take effect, live and by stopping and starting the query, on the same rows in one run."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ WORK = Work(cpu_s=20e-6)
 WARM_UP = 40
 """Epochs before anything is measured: those of a JVM that has just started are slow."""
 APART_S = 1.3
-"""Between two changes, so that they meet epochs at any point."""
+"""Seconds between two changes, so that changes come at any point of an epoch."""
 
 
 @dataclass(slots=True)
 class SeenLanes:
-    """When the first epoch on so many lanes began to be written, and on how many lanes the last one was."""
+    """The lanes of the last epoch, and when the first epoch with that number of lanes began its output."""
 
     lanes: int = 0
     at_s: float = 0.0
 
     def note(self, rows: DataFrame) -> None:
-        """Called at the beginning of each epoch's output."""
+        """Record the lanes of an epoch; called at the beginning of each epoch's output."""
         lanes = jvm.partitions(rows)
         if lanes != self.lanes:
             self.lanes, self.at_s = lanes, time.time()
@@ -51,7 +51,7 @@ class SeenLanes:
 
 @dataclass(slots=True)
 class Plain:
-    """The same job by hand: lanes are fixed when the query starts."""
+    """The same job as written without Headgate: lanes are fixed when the query starts."""
 
     spark: Any
     place: Path
@@ -73,7 +73,7 @@ class Plain:
         self.query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
 
     def settle(self) -> None:
-        """Let it run for a while."""
+        """Wait until two more epochs are written, and `APART_S` longer."""
         until = self.written + 2
         wait_for(lambda: self.written >= until)
         time.sleep(APART_S)

@@ -1,4 +1,4 @@
-"""All benchmarks one after another, each in a process of its own; their results in a dated file, compared with the one before."""
+"""Runs all benchmarks one after another, each in its own process, writes the results to a dated file, and compares two files."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ PLACE = Path("out/bench")
 SHORTER: Mapping[str, Mapping[str, Any]] = {"chaos": {"minutes": 2.0}}
 """Options of benchmarks that take longer than five minutes by themselves."""
 LIMIT_S = 600.0
-"""A benchmark that has not ended after this time is ended and counts as failed; the full form has no limit."""
+"""A benchmark that still runs after this many seconds is ended and counts as failed; the full form has no limit."""
 END_S = 120.0
-"""Time for a benchmark to end what it started, once it was asked to end; then all of it is killed."""
+"""Seconds for a benchmark to end its processes after SIGTERM; then all its processes are killed."""
 KILL_S = 10.0
 TAG = "HEADGATE_BENCH"
 """Environment variable by which all processes of a benchmark are found, also those with sessions of their own."""
 Record = dict[str, Any]
-"""When and where all benchmarks ran, and what each found, as it is written to the file."""
+"""The results of all benchmarks with the time and the machine, as written to a file."""
 
 
 def measured(name: str, full: bool) -> Record:
-    """What one benchmark found, as an object."""
+    """Return the result of one benchmark as an object."""
     found = bench(name, full=full, **({} if full else SHORTER.get(name, {})))
     figures, bars = [asdict(figure) for figure in found.figures], [bar_summary(bar) for bar in found.bars]
     return {"bench": name, "figures": figures, "bars": bars, "notes": list(found.notes)}
 
 
 def all_measured(full: bool, names: Sequence[str] = tuple(PLANNED_MIN)) -> Iterator[Record]:
-    """What each benchmark found; one that fails says why, and the others go on."""
+    """Yield the result of each benchmark; a failed benchmark yields its error, and the other benchmarks run."""
     for name in names:
         begun_s = time.monotonic()
         planned_s = None if full else round(60 * {**PLANNED_MIN, **ALONE_MIN}.get(name, 0.0), 1)
@@ -61,7 +61,7 @@ def all_measured(full: bool, names: Sequence[str] = tuple(PLANNED_MIN)) -> Itera
 
 
 def _apart(name: str, full: bool) -> Record:
-    """In a process of its own, of which nothing is left in the end."""
+    """Run a benchmark in its own process, and kill every process that the benchmark leaves."""
     tag = uuid.uuid4().hex
     process = subprocess.Popen(
         _command(name, full), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, TAG: tag}
@@ -99,7 +99,7 @@ def _end(process: subprocess.Popen[str], tag: str) -> None:
 
 
 def _await_end(process: subprocess.Popen[str], within_s: float) -> None:
-    """Also reads what it says, so that it does not wait for its reader."""
+    """Wait until a benchmark ends, and read its output meanwhile so that its writes do not block."""
     with suppress(subprocess.TimeoutExpired, ValueError):  # its output was read to the end already
         process.communicate(timeout=within_s)
 
@@ -109,7 +109,7 @@ def _tagged(tag: str) -> list[psutil.Process]:
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """Empty if the process has ended or belongs to another user."""
+    """Return the environment of a process; empty if the process has ended or belongs to another user."""
     try:
         return process.environ()
     except (psutil.Error, OSError):
@@ -117,7 +117,7 @@ def _environment(process: psutil.Process) -> Mapping[str, str]:
 
 
 def recorded(results: Sequence[Record], full: bool, begun: datetime) -> Record:
-    """The results together with when and where they were measured."""
+    """Return the results together with the time and the machine."""
     return {"at": begun.isoformat(timespec="seconds"), "full": full, "machine": machine(), "benchmarks": list(results)}
 
 
@@ -130,7 +130,7 @@ def all_hold(record: Record) -> bool:
 
 
 def machine() -> Record:
-    """What figures depend on besides the code, and which code it is."""
+    """Return what figures depend on: the machine, the versions and the commit."""
     return {
         "cores": os.cpu_count(),
         "memory_mb": psutil.virtual_memory().total >> 20,
@@ -144,7 +144,7 @@ def machine() -> Record:
 
 
 def _said(*command: str) -> str | None:
-    """The first line of what a command says; None if it cannot be asked."""
+    """Return the first line of a command's output; None if the command fails or is missing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -157,7 +157,7 @@ def _said(*command: str) -> str | None:
 
 
 def write(record: Record, place: Path = PLACE) -> Path:
-    """The file of these results, named after when they were begun."""
+    """Write results to a file named after the time at which they began; return the path."""
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{datetime.fromisoformat(record['at']):%Y-%m-%d-%H%M}.json"
     files.replace(path, json.dumps(record, indent=1, allow_nan=False).encode(), durable=False)
@@ -165,7 +165,7 @@ def write(record: Record, place: Path = PLACE) -> Path:
 
 
 def newest(full: bool, place: Path = PLACE) -> Record | None:
-    """The last results of the same form; files that are something else are passed over."""
+    """Return the newest results of the same form; other files are skipped."""
     for path in sorted(place.glob("*.json"), reverse=True):
         try:
             record = json.loads(path.read_text())
@@ -182,7 +182,7 @@ COLUMNS = ("benchmark", "measured", "bar", "before", "now", "change", "holds")
 
 
 def compared(now: Record, before: Record | None) -> list[tuple[Any, ...]]:
-    """A row of `COLUMNS` per bar: what was found the last time, now, and the change as a share."""
+    """Return a row of `COLUMNS` per bar: the last value, the value now, and the change as a share."""
     was = {key: bar["value"] for key, bar in _bars(before)} if before is not None else {}
     return [
         (name, title, f"{bar['op']} {bar['bar']:g}", was.get((name, title)), bar["value"],
@@ -202,7 +202,7 @@ def _change(before: float | None, now: float | None) -> float | None:
 
 
 def main(name: str, *form: str) -> None:
-    """Measure in this process; one that is asked to end ends what it started first: hosts would outlive it."""
+    """Run a benchmark in this process; on SIGTERM, the benchmark first ends its processes, because hosts would outlive it."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(json.dumps(measured(name, full="full" in form), allow_nan=False))
 

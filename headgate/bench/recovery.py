@@ -1,10 +1,10 @@
-"""A worker is killed with `kill -9`: how long until the output of a keyed job is current, by the number of hosts with backups.
+"""Benchmark of recovery from `kill -9` of a worker: time until the output of a keyed job is current, by the number of hosts with backups.
 
-On a standalone cluster on this machine. The lost host always holds the same amount of state; its slices come up at the same time on the
-hosts that have their backups (ChronoStream, fig. 19). Beside it, Spark's own state store on RocksDB with changelog checkpointing,
-which restores the lost partitions from its checkpoint directory; it too has three hosts left to do it on.
+The benchmark runs on a standalone cluster on this machine. The lost host always holds the same amount of state; its slices come up at the
+same time on the hosts that have their backups (ChronoStream, fig. 19). The benchmark compares Spark's state store on RocksDB with changelog
+checkpointing, which restores the lost partitions from its checkpoint directory, also on the three remaining hosts.
 
-Output is current again with the first epoch that has rows which were not there yet at the kill.
+Output is current again with the first epoch that has rows from after the kill.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from headgate.errors import EngineError
 from headgate.sim.reports.bars import Bar
 
 SHORT, FULL = (1, 3), (1, 2, 3)
-"""Numbers of hosts with backups; each is measured twice, in this order and backwards, and the mean counts."""
+"""Numbers of hosts with backups; each number is measured twice, forwards and then backwards, and the mean counts."""
 LOST_MB = 128
-"""State on the host that is lost."""
+"""Megabytes of state on the host that is lost."""
 HOSTS = 4
 SETTLE = 8
 FILLS = 8
 FASTER, NOT_SLOWER = 1.0, 1.25
-"""Spark's own recovery takes so much longer; backups on more hosts take no longer than this (a few seconds differ by chance)."""
+"""Spark's recovery takes at least FASTER times as long as with backups; more hosts with backups take at most NOT_SLOWER times as long."""
 STATE = StateSettings(backups=1, backup_epochs=2, upkeep_epochs=1000)
 SETTINGS = SparkSettings(driver_memory_mb=1024, retries=0, state=STATE)
 SPARK_WAIT_S = 3.0
-"""For so long Spark's tasks wait for the host that had their state, unless told otherwise."""
+"""Seconds for which Spark's tasks wait for the host that had their state, by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a host that was lost has cost."""
+    """The cost of one lost host."""
 
     took_s: float
-    """Until the output was current again."""
+    """Seconds from the kill until the output was current again."""
     usual_s: float
-    """Between two outputs, before."""
+    """Median seconds between two outputs before the kill."""
 
 
 def measure(full: bool = False) -> Result:
-    """Seconds from the kill until the output is current again."""
+    """Measure the seconds from the kill until the output is current again."""
     counts = FULL if full else SHORT
     found: dict[int, list[Recovery]] = {backups: [] for backups in counts}
     with cluster(HOSTS, SETTINGS) as hosts:
@@ -111,7 +111,7 @@ def _recovered(hosts: WorkerCluster, name: str, backups: int, doomed: str) -> Re
 
 
 def _is_ready(hosts: WorkerCluster, job: str, lost: str, unused: list[str]) -> bool:
-    """Whether the slices are on the hosts that they should be on, each with its backup."""
+    """Whether all slices are on their intended hosts, each with its backup."""
     placement = hosts.hosted(job).hosting.placement
     if placement is None:
         return False
@@ -120,7 +120,7 @@ def _is_ready(hosts: WorkerCluster, job: str, lost: str, unused: list[str]) -> b
 
 
 def _until_current(hosts: WorkerCluster, feed: Feed, outputs: Outputs, doomed: str) -> Recovery:
-    """From the kill until a file that is written after it has been put out; each epoch reads one."""
+    """Kill a host and wait until a file that is written after the kill is put out; each epoch reads one file."""
     begun_s, later = time.time(), feed.written
     usual_s = outputs.usual_s(outputs.at_s[-SETTLE], begun_s)
     kill_host(hosts, doomed)
@@ -132,7 +132,7 @@ def _until_current(hosts: WorkerCluster, feed: Feed, outputs: Outputs, doomed: s
 
 
 def _restored(hosts: WorkerCluster, doomed: str) -> Recovery:
-    """The same statistics of as many keys, by Spark's aggregation, with a partition per slot that is left."""
+    """Measure the recovery of Spark's aggregation with the same statistics and keys, with one partition per remaining slot."""
     outputs, feed = Outputs(), Feed(hosts.place / "native", keys_of(LOST_MB * HOSTS), FILLS)
     (lost,) = hosts.addresses(doomed)
     spark = hosts.engine.spark

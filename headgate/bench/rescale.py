@@ -1,8 +1,8 @@
-"""Other lanes for a keyed operator with a lot of state: between two epochs, against Spark's own way (stop, repartition, start).
+"""Benchmark of other lanes for a keyed operator with large state: between two epochs, against Spark's way (stop, repartition, start).
 
 Spark ties state to the number of partitions it began with. Its own tool rewrites a stopped query's state for another number; the query
-is then started again. Here slices are grouped into other lanes, and no state moves. Ours is put in place beforehand, Spark's own is filled
-by epochs. Files come in one by one, the next one right after the change; the delay goes from the decision to the output of that file.
+is then started again. With Headgate, slices are grouped into other lanes, and no state moves. The state of Headgate is put in place
+beforehand, Spark's state is filled by epochs. Each epoch reads one file. The delay is from the decision to the output of the next file.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ NAME = "rescale"
 
 @dataclass(frozen=True, slots=True)
 class RescaleForm:
-    """How often lanes change."""
+    """The lanes to change to, and the epochs between changes."""
 
     lanes: tuple[int, ...]
     settle: int
-    """Epochs before each change."""
+    """The number of epochs before each change."""
 
 
 SHORT, FULL = RescaleForm(LANES[:2], settle=6), RescaleForm(LANES, settle=10)
-"""Both with the same state: what Spark's own way takes grows with it."""
+"""Both forms have the same size of state, because the delay of Spark's way grows with the state."""
 
 
 def measure(full: bool = False, state_mb: int = STATE_MB) -> Result:
-    """Seconds from the decision to the next output, both ways; and whether other lanes changed what was put out."""
+    """Measure the seconds from the decision to the next output, both ways, and whether other lanes changed the output."""
     keys, form = keys_of(state_mb), FULL if full else SHORT
     with engine(SETTINGS) as spark:
         live, rescaled = _live(spark, keys, form.lanes, form.settle)
@@ -71,7 +71,7 @@ def measure(full: bool = False, state_mb: int = STATE_MB) -> Result:
 
 
 def _live(spark: SparkEngine, keys: int, lanes: tuple[int, ...], settle: int) -> tuple[list[float], Outputs]:
-    """The delays of going from each number of lanes to the next, and all outputs."""
+    """Return the delay of each change from one number of lanes to the next, and all outputs."""
     outputs, delays = Outputs(), []
     with home() as place:
         feed = Feed(place / "in", keys, ahead=0)
@@ -89,7 +89,7 @@ def _live(spark: SparkEngine, keys: int, lanes: tuple[int, ...], settle: int) ->
 
 
 def _go_on(feed: Feed, outputs: Outputs, upto: int) -> int:
-    """File by file until so many epochs are put out."""
+    """Write files one by one until `upto` epochs are put out."""
     for number in range(len(outputs.at_s) + 1, upto + 1):
         feed.ahead_of(number)
         wait_for(lambda number=number: len(outputs.at_s) >= number, PATIENCE_S)  # type: ignore[misc]
@@ -109,7 +109,7 @@ def _restarted(spark: SparkEngine, keys: int, lanes: tuple[int, ...], settle: in
         query = _started(spark, feed, place, lanes[0], outputs)
         done = _go_on(feed, outputs, FILLS + settle)
         for partitions in lanes[1:]:
-            query.processAllAvailable()  # Spark refuses to repartition what it has not committed
+            query.processAllAvailable()  # Spark refuses to repartition uncommitted state
             before_s = time.time()
             query.stop()
             native.repartition(spark.spark, place / "checkpoint", partitions)

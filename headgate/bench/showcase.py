@@ -1,4 +1,4 @@
-"""A service without Spark whose jobs follow formulas, with a journal that seems to have run for a while: for the dashboard.
+"""A service without Spark for the dashboard: jobs follow formulas, and the journal looks as if the service had run for long.
 
 Everything is a function of time and of the number of a job, so that a screenshot is the same every time.
 """
@@ -58,9 +58,9 @@ from headgate.topology import Topology
 ROUND_S = 10.0
 SLICES = 32
 SPREAD = ((0.55, 30.0), (0.8, 40.0), (1.1, 20.0), (1.6, 8.0), (2.6, 2.0))
-"""Latencies of the rows of a window, as shares of their mean, with weights."""
+"""Latencies of the rows of a window, as multiples of the mean latency, with weights."""
 AT_ONCE = 500
-"""Rounds that are written in one transaction."""
+"""The number of rounds that are written in one transaction."""
 HOT_KEYS = {
     "customer-1042": 0.19,
     "customer-77": 0.038,
@@ -68,21 +68,21 @@ HOT_KEYS = {
     "customer-412": 0.012,
     "customer-5": 0.009,
 }
-"""The fullest keys of keyed operators, with the share of the rows of each."""
+"""The hot keys of keyed operators, with the share of the rows of each key."""
 SLICE_BYTES = 6_400_000
-"""Size of a slice of keyed state that is as full as the mean."""
+"""Bytes of a slice of keyed state of mean size."""
 BASE_ROUNDS = 360
-"""Different rounds of a long journal; they repeat after so many."""
+"""The number of different rounds of a long journal; the rounds repeat after this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownJob:
-    """A job of the show: what it is called, what it wants, and how it does."""
+    """A job of the show: its name, its intent, and the formula of its latency."""
 
     name: str
     tenant: str
     latency_s: float
-    """The goal."""
+    """The latency goal of the intent, in seconds."""
     worth: float
     rate_rows_s: float
     ratio: float
@@ -90,11 +90,11 @@ class ShownJob:
     lanes: int
     keyed: bool = False
     trouble_ago_s: float | None = None
-    """The input tripled so long ago, and the loop gave the job lanes."""
+    """Seconds since the input tripled, after which the control loop gave the job lanes; None for a job without trouble."""
     percentile: float | None = None
 
     def topology(self) -> Topology:
-        """A source, a look-up, an aggregation and two sinks."""
+        """Return a topology with a source, a look-up, an aggregation and two sinks."""
         job = Topology(self.name, intent_of(self), tenant=self.tenant, pace_s=0.5)
         events = job.source("events", lambda spark: spark.readStream.load())
         joined = job.transform("look-up", lambda rows: rows, events, lanes=self.lanes)
@@ -107,20 +107,20 @@ class ShownJob:
         return min(0.97, 0.3 + 0.55 * self.ratio)
 
     def latency_at(self, at_s: float, now_s: float) -> float:
-        """Calm waves, and a time of trouble."""
+        """Return the latency at a time: slow waves, and a peak during trouble."""
         seed = sum(map(ord, self.name))
         wave = 1 + 0.12 * math.sin(at_s / 900 + seed) + 0.07 * math.sin(at_s / 130 + 2 * seed)
         return self.latency_s * self.ratio * wave * (1 + 2.4 * self.trouble_at(at_s, now_s))
 
     def trouble_at(self, at_s: float, now_s: float) -> float:
-        """How bad it is at this time, 0..1: it comes within two minutes, stays for four and goes within three."""
+        """Return the severity of the trouble from 0 to 1: two minutes of rise, four minutes at 1, and three minutes of fall."""
         if self.trouble_ago_s is None:
             return 0.0
         since_s = at_s - (now_s - self.trouble_ago_s)
         return max(0.0, min(1.0, since_s / 120, (540 - since_s) / 180))
 
     def lanes_at(self, at_s: float, now_s: float) -> dict[str, int]:
-        """Fewer lanes before the loop helped."""
+        """Return the lanes at a time: fewer lanes before the control loop acted."""
         helped_s = now_s - self.trouble_ago_s + 240 if self.trouble_ago_s is not None else -math.inf
         lanes = self.lanes if at_s > helped_s else max(1, self.lanes - 3)
         return {"look-up": lanes, "per-customer": max(2, self.lanes // 2)}
@@ -128,7 +128,7 @@ class ShownJob:
 
 @cache
 def intent_of(part: ShownJob) -> Intent:
-    """What the job wants."""
+    """Return the intent of the job."""
     return Intent(latency=part.latency_s, percentile=part.percentile, juice=0.95, worth=part.worth)
 
 
@@ -146,7 +146,7 @@ NAMED = (
 
 
 def parts(count: int) -> list[ShownJob]:
-    """So many jobs: first those with a story, then more of their kind."""
+    """Return `count` jobs: first the jobs with a story, then more jobs of the same kind."""
     more = (
         dataclasses.replace(
             NAMED[number % len(NAMED)],
@@ -163,7 +163,7 @@ def parts(count: int) -> list[ShownJob]:
 
 
 class Resting(Static):
-    """A policy that decides nothing: formulas cannot be helped."""
+    """A policy that takes no action, because an action cannot change a formula."""
 
     def phase(self) -> str:
         return "converged"
@@ -175,18 +175,18 @@ class Resting(Static):
 
 
 class Silent:
-    """A watcher that looks away."""
+    """A watcher that prints nothing."""
 
     def round(self, view: View, phase: str, action: Action | None, states: Mapping[str, JobState]) -> None:
-        """Nothing is printed."""
+        """Do nothing."""
 
     def tell(self, at_s: float, job: str, text: str, epoch: int | None = None) -> None:
-        """The same."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """A service with a past, and the engine that it believes in."""
+    """A service with a recorded past, and the engine of the service."""
 
     service: Service
     engine: ShowEngine
@@ -194,7 +194,7 @@ class Show:
 
 @contextmanager
 def show(home: Path, shown: Sequence[ShownJob], length_s: float, clock: Callable[[], float] = now_s) -> Iterator[Show]:
-    """A service of these jobs whose journal is that long; its control loop only looks on, because formulas cannot be helped."""
+    """Yield a service of these jobs with a journal of `length_s` seconds; its control loop takes no action."""
     with SqliteJournal(home / "journal.sqlite") as journal:
         fill(journal, shown, clock(), length_s)
         _write_snapshots(home, shown)
@@ -218,7 +218,7 @@ SHOWN_EPOCHS = 20
 
 @dataclass(slots=True)
 class ShowEngine:
-    """Jobs that count rows by the clock; it does what it is told and says yes to everything."""
+    """An engine whose jobs count rows by the clock; every action is applied and succeeds."""
 
     clock: Callable[[], float]
     shown: Mapping[str, ShownJob]
@@ -303,10 +303,10 @@ class ShowEngine:
         return dict(self.phases)
 
     def vacate(self, host: str) -> None:
-        """Nothing of it is anywhere."""
+        """Do nothing: no job runs on a host."""
 
     def occupy(self, host: str) -> None:
-        """The same."""
+        """Do nothing: no job runs on a host."""
 
     def is_vacant(self, host: str) -> bool:
         return True
@@ -315,7 +315,7 @@ class ShowEngine:
         return {"per-customer": HOT_KEYS} if self.shown[name].keyed else {}
 
     def epochs(self, job: str) -> tuple[EpochTiming, ...]:
-        """Two a second."""
+        """Return finished epochs, at two epochs per second."""
         ended = int(2 * (self.clock() - self.began_s))
         rows = self.shown[job].rate_rows_s / 2
         shown = range(ended - SHOWN_EPOCHS, ended)
@@ -325,7 +325,7 @@ class ShowEngine:
         return ""
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no process runs."""
 
 
 def _backlog(part: ShownJob) -> float:
@@ -333,7 +333,7 @@ def _backlog(part: ShownJob) -> float:
 
 
 def _operator(part: ShownJob, graph: Graph, name: str, elapsed_s: float, lanes: int) -> OperatorReading:
-    """Keyed operators are skewed: one slice of lane 0 is hot."""
+    """Return the reading of an operator; a keyed operator is skewed, because one slice of lane 0 is hot."""
     inputs, rows = graph.operators[name].inputs, part.rate_rows_s * elapsed_s
     skewed = part.keyed and name == "per-customer"
     hot = _slice_weights()
@@ -352,7 +352,7 @@ def _operator(part: ShownJob, graph: Graph, name: str, elapsed_s: float, lanes: 
 
 
 def _epoch_spans(number: int) -> tuple[EpochSpan, ...]:
-    """Half a second; what the sinks leave of it, the job waits."""
+    """Return the parts of an epoch of half a second; the job waits for the rest of the time that the sinks leave."""
     archive_s = 0.15 + 0.05 * math.sin(number)
     alerts_s = 0.09 + 0.02 * math.sin(3 * number)
     return (
@@ -369,7 +369,7 @@ def _epoch_spans(number: int) -> tuple[EpochSpan, ...]:
 
 
 def _write_snapshots(home: Path, shown: Sequence[ShownJob]) -> None:
-    """Files that have a size and take no space."""
+    """Write snapshots as sparse files, which have a size and take no space."""
     for part in shown:
         checkpoint = checkpoint_of(home / "jobs" / part.name, "per-customer")
         for slice_, weight in enumerate(_slice_weights() if part.keyed else ()):
@@ -380,7 +380,7 @@ def _write_snapshots(home: Path, shown: Sequence[ShownJob]) -> None:
 
 
 def _slice_weights() -> list[float]:
-    """Slice 0 is hot."""
+    """Return the weights of slices; slice 0 is hot."""
     return [9.0 if slice_ == 0 else 1.0 + 0.4 * math.sin(2.0 * slice_) for slice_ in range(SLICES)]
 
 
@@ -388,7 +388,7 @@ def _slice_weights() -> list[float]:
 
 
 def fill(journal: SqliteJournal, shown: Sequence[ShownJob], until_s: float, length_s: float) -> int:
-    """Write rounds of the past and the actions in it; returns how many rounds. A long journal repeats its first hour."""
+    """Write past rounds and their actions; return the number of rounds. A long journal repeats its first hour."""
     count = int(length_s / ROUND_S)
     times = [until_s - ROUND_S * (count - number) for number in range(count)]
     varied = {number: _tail(shown, times[-1 - number], until_s) for number in range(min(count, BASE_ROUNDS))}
@@ -415,7 +415,7 @@ def _summary(at_s: float, tail: str) -> str:
 
 
 def _tail(shown: Sequence[ShownJob], at_s: float, now_s: float) -> str:
-    """A round without its time."""
+    """Return a round without its time."""
     records = {part.name: _record(part, at_s, now_s) for part in shown}
     score = sum(one.utility or 0.0 for one in records.values())
     most = sum(part.worth for part in shown)

@@ -1,4 +1,4 @@
-"""How much simulated time passes in a second: two days of forty jobs on forty hosts, and both execution models."""
+"""Benchmark of the simulator: simulated seconds per second of both execution models, for two days of forty jobs on forty hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATORS = (
 
 
 def measure() -> Result:
-    """Seconds for two days, and simulated seconds per second of both models."""
+    """Measure the seconds that two days take to simulate, and the simulated seconds per second of both models."""
     long_s = _seconds_for(_scenario("continuous", 48))
     figures = [Figure("48 h, 40 jobs, 40 hosts: simulated seconds per second", 48 * HOUR_S / long_s, "s/s")]
     figures += _models(hours=6)

@@ -1,4 +1,4 @@
-"""Which sizing converges faster: eq. 4 of the paper, or true rates? The same scenarios and seeds under both."""
+"""Benchmark of sizing: convergence with eq. 4 of the paper and with true rates, on the same scenarios and seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS = range(3)
 
 
 def measure() -> Result:
-    """Steps per job, seconds until Converged, satisfaction and lanes in the end, per sizing; the bars are on the sums."""
+    """Measure steps per job, seconds until Converged, final satisfaction and final lanes for each sizing; the bars are on the sums."""
     found = {sizing: {name: _runs(name, sizing) for name in SCENARIOS} for sizing in ("paper", "model")}
     figures = [
         Figure(f"{name}, {sizing}: {what}", measured(found[sizing][name]), unit)

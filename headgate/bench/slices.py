@@ -1,7 +1,7 @@
-"""What slices cost: 1 to 256 of them on one lane, turn by turn in one run (ChronoStream, fig. 21: 4.69 % at most).
+"""Benchmark of the costs of slices: 1 to 256 slices on one lane, turn by turn in one run (ChronoStream, fig. 21: 4.69 % at most).
 
-Both clocks are shown. Time on the wall is what counts, but on a machine that does other things it says as much about those;
-core seconds say what the slices themselves take.
+The benchmark shows wall time and core time. Wall time counts, but includes the effects of other load on the machine; core time is the
+cost of the slices alone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MOST = 1.05
 
 @dataclass(frozen=True, slots=True)
 class SliceTurns:
-    """Epochs of one number of slices, turn by turn."""
+    """The times of epochs with one number of slices, by turn."""
 
     wall_s: list[float] = field(default_factory=list)
     core_s: list[float] = field(default_factory=list)
 
     @property
     def fastest_s(self) -> float:
-        """The fastest epoch: whatever else the machine does can only add to it."""
+        """The fastest epoch, because other load of the machine only makes an epoch slower."""
         return min(self.wall_s)
 
 
@@ -61,18 +61,18 @@ def measure() -> Result:
 
 
 def _paired(many: SliceTurns, one: SliceTurns) -> float:
-    """The median of the turns' ratios: both of a turn ran within a second of each other."""
+    """Return the median ratio of core seconds in the same turn; both epochs of a turn run within a second of each other."""
     return statistics.median(a / b for a, b in zip(many.core_s, one.core_s, strict=True))
 
 
 def _turns(kind: pa.DataType) -> dict[int, SliceTurns]:
-    """In each turn every number of slices has its epoch, of the same rows, and another one begins."""
+    """Run one epoch per number of slices in each turn, on the same rows; each turn begins with another number."""
     operator = KeyedOperator("visits", {"user": kind}, Aggregate.of({"visits": "count", "total": "sum(amount)"}))
     found = {slices: SliceTurns() for slices in SLICES}
     with room() as place:
         lanes = {slices: OneLane(place / str(slices), operator, slices) for slices in SLICES}
         for turn in range(WARM_UP + TURNS):
-            # The first turn brings every key into the state; afterwards the state's size is the same throughout.
+            # The first turn brings every key into the state; afterwards the size of the state is constant.
             users = np.arange(KEYS) if turn == 0 else some_keys(turn, ROWS, KEYS)
             amounts = np.random.default_rng(turn).random(len(users))
             key = pa.array(users).cast(kind)

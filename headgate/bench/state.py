@@ -1,8 +1,8 @@
-"""Keyed count and sum, durable, through Spark: Headgate's slices against Spark's own state, on the same files.
+"""Benchmark of durable keyed count and sum on Spark: Headgate's slices against Spark's own state, on the same files.
 
-Spark's aggregation runs on RocksDB with changelog checkpointing, with each number of partitions that somebody may have chosen
-beforehand; the best counts. Its Python ways are so much slower that they get fewer rows and an empty state, which is in their
-favour. Every way has a process of its own, so that memory is its own.
+Spark's aggregation runs on RocksDB with changelog checkpointing, with each of several numbers of partitions, and the best
+number counts. Spark's Python APIs are so much slower that they get fewer rows and an empty state, which is in their favour. Every way
+runs in a process of its own, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from headgate.topology import Topology
 PARTITIONS = (4, 16, 64)
 LANES, SLICES = 2, 64
 ROWS, FEW_ROWS = 1_000_000, 5_000
-"""Rows of an epoch, and of one of Spark's Python ways."""
+"""Rows of an epoch, and rows of an epoch of Spark's Python APIs."""
 EPOCHS, LEAST_EPOCHS = 40, 6
-"""Of each way; the first half of them is to warm up."""
+"""The most and the least epochs of each way; the first half of the epochs is warm-up."""
 SLOTS, MEMORY_MB = 4, 3072
 PATIENCE_S = 900.0
 NATIVE, PYTHON = 2.5, 20.0
@@ -49,14 +49,14 @@ PYTHON_WAYS = ("applyInPandasWithState", "transformWithStateInPandas", "transfor
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Rows by key."""
+    """A number of keys, and whether rows are skewed."""
 
     keys: int
     skewed: bool
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the workload in figures."""
         return f"{self.keys / 1e6:g}M keys, {'skewed' if self.skewed else 'uniform'}"
 
 
@@ -65,11 +65,11 @@ WORKLOADS = tuple(Workload(keys, skewed) for keys in (500_000, 5_000_000) for sk
 
 @dataclass(frozen=True, slots=True)
 class StateForm:
-    """What is measured, and how long."""
+    """The workloads to measure, and for how long."""
 
     workloads: tuple[Workload, ...]
     long_s: float
-    """Every way runs for so long, whatever it gets done, but within so many epochs."""
+    """Seconds for which every way runs, within the limits of `LEAST_EPOCHS` and `EPOCHS` epochs."""
 
 
 SHORT, FULL = StateForm(WORKLOADS[:1], 10.0), StateForm(WORKLOADS, 40.0)
@@ -77,7 +77,7 @@ SHORT, FULL = StateForm(WORKLOADS[:1], 10.0), StateForm(WORKLOADS, 40.0)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWorkload:
-    """One way, one workload."""
+    """The throughput and memory of one way on one workload."""
 
     rows_s: float
     memory_mb: float
@@ -110,7 +110,7 @@ def _bars(workload: Workload, rows_s: Mapping[str, float]) -> list[Bar]:
 
 
 def _all_ways(workload: Workload, long_s: float) -> dict[str, list[MeasuredWorkload]]:
-    """Headgate comes first and last, so that a machine which gets busier or quieter meanwhile shows in its spread."""
+    """Measure every way; Headgate comes first and last, so that a change of the machine's load shows in the spread of Headgate."""
     with home() as place:
         many, few = place / "many", place / "few"
         write_files(many, workload, ROWS, filled=True)
@@ -125,20 +125,20 @@ def _all_ways(workload: Workload, long_s: float) -> dict[str, list[MeasuredWorkl
 
 
 def write_files(folder: Path, workload: Workload, rows: int, filled: bool) -> None:
-    """One file per epoch; `filled`: the first has every key once, so that the state has its full size from then on."""
+    """Write one file per epoch; with `filled`, the first file has every key once, so that the state has its full size afterwards."""
     folder.mkdir()
     for number in range(EPOCHS):
         first = filled and number == 0
         keys = np.arange(workload.keys) if first else some_keys(number, rows, workload.keys, workload.skewed)
         amounts = np.random.default_rng(number).random(len(keys))
         table = pa.table({"user": pa.array(keys, pa.int64()), "amount": pa.array(amounts)})
-        # Spark goes through files by name and time; a row group of its own each would cut them into partitions.
+        # Spark reads files by name and time; several row groups would cut a file into partitions.
         pq.write_table(table, folder / f"{number:03d}.parquet", row_group_size=max(rows, len(keys)))
         time.sleep(0.01)
 
 
 def _apart(way: str, files: Path, parts: int, long_s: float) -> MeasuredWorkload:
-    """Measure in a process of its own."""
+    """Measure one way in a process of its own."""
     command = [sys.executable, "-m", "headgate.bench.state", way, str(files), str(parts), str(long_s)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -151,7 +151,7 @@ def _apart(way: str, files: Path, parts: int, long_s: float) -> MeasuredWorkload
 
 
 def measure_one(way: str, files: Path, parts: int, long_s: float) -> MeasuredWorkload:
-    """One way: rows per second of the epochs after the warm-up, by the times of Spark's own commits."""
+    """Measure rows per second of the epochs after the warm-up, by the times of Spark's commits."""
     rows = [pq.ParquetFile(path).metadata.num_rows for path in sorted(files.glob("*.parquet"))]
     with home() as place, engine(SparkSettings(slots=SLOTS, driver_memory_mb=MEMORY_MB, retries=0)) as spark:
         commits = _started(spark, way, files, parts, place)
@@ -162,7 +162,7 @@ def measure_one(way: str, files: Path, parts: int, long_s: float) -> MeasuredWor
 
 
 def _commit_times(commits: Path) -> list[float]:
-    """When each epoch was committed."""
+    """Return the time of the commit of each epoch."""
     files = (commits / str(epoch) for epoch in range(EPOCHS))
     return [file.stat().st_mtime for file in takewhile(Path.exists, files)]
 
@@ -194,7 +194,7 @@ def _failed(spark: SparkEngine) -> bool:
 
 
 def _memory_mb() -> float:
-    """Of the driver, its JVM and all lanes; what they share counts once."""
+    """Return the memory of the driver, the JVM and all lanes; memory shared by processes counts once."""
     this = psutil.Process()
     used = 0
     for process in (this, *this.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""Ten jobs of different urgency on one small machine, three ways: as Spark comes, with fair pools, and under Headgate.
+"""Benchmark of ten jobs of different urgency on one small machine, three ways: plain Spark, Spark with fair pools, and Headgate.
 
 The long form also runs them under a Headgate that never raises a share.
 
@@ -33,11 +33,11 @@ SLOTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TenantsForm:
-    """How long each way takes."""
+    """The length of each way."""
 
     warm_up_s: float
     run_s: float
-    """After the warm-up; the load triples half-way."""
+    """Seconds after the warm-up; the load of one job triples half-way."""
 
 
 SHORT, FULL = TenantsForm(20.0, 50.0), TenantsForm(60.0, 200.0)
@@ -48,7 +48,7 @@ URGENT, RELAXED, LOOK_UP = "urgent", "relaxed", "look-up"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the jobs are run."""
+    """A way to run the jobs."""
 
     name: str
     policy: str
@@ -56,13 +56,13 @@ class Way:
     pace_s: float | None
     spark: SparkSettings
     extra: Mapping[str, str] = field(default_factory=dict)
-    """What Spark has instead of Headgate's configuration."""
+    """Spark options that replace the options of Headgate."""
     settings: Settings = SETTINGS
 
 
 OURS = SparkSettings(slots=SLOTS, first_pace_s=SETTINGS.window_s / 3)
 UNLIMITED = SparkSettings(slots=SLOTS, first_rows=1_000_000_000, read_limit=1_000_000_000, longest_epoch_s=1e9)
-"""An epoch reads all that has arrived, as it does without Headgate."""
+"""Settings with which an epoch reads all rows that have arrived, as without Headgate."""
 SPARKS_WORKERS = {"spark.python.daemon.module": "pyspark.daemon", "spark.sql.streaming.pollingDelay": "10ms"}
 WAYS = (
     Way("plain", "static", DEFAULT_LANES, 0.0, UNLIMITED, {**SPARKS_WORKERS, "spark.scheduler.mode": "FIFO"}),
@@ -76,7 +76,7 @@ WITHOUT_SHARES = Way(
 
 @dataclass(frozen=True, slots=True)
 class TenantsCourse:
-    """What happened one way."""
+    """The rounds and actions of one way."""
 
     views: list[View]
     actions: list[tuple[float, str]]
@@ -85,14 +85,14 @@ class TenantsCourse:
 
     @property
     def half(self) -> list[View]:
-        """The second half, from the moment the load triples."""
+        """The rounds of the second half, from the moment at which the load triples."""
         return self.views[len(self.views) // 2 :]
 
     def satisfaction(self) -> float:
         return mean([satisfaction(view) for view in self.half])
 
     def latency_s(self, kind: str) -> float:
-        """Mean over the jobs of a kind and over the second half."""
+        """Return the mean latency of the jobs of a kind over the second half."""
         found = [
             job.latency_s
             for view in self.half
@@ -103,7 +103,7 @@ class TenantsCourse:
 
 
 def topologies(way: Way, form: TenantsForm) -> list[Topology]:
-    """The ten jobs; the look-up needs four lanes or more and starts with one, unless defaults give it sixteen."""
+    """Return the ten jobs; the look-up needs four lanes or more and starts with one, unless the way gives every job sixteen lanes."""
     tripled = sources.Steps([(0, 1000), (form.warm_up_s + form.run_s / 2, 3000)])
     urgent = [
         job(f"{URGENT}-{number}", Intent(latency="1.5s", worth=100), tripled if number == 1 else 1000, Work(cpu_s=30e-6),
@@ -174,7 +174,7 @@ def _bars(courses: Mapping[str, TenantsCourse]) -> tuple[Bar, ...]:
 
 
 def draw(courses: Mapping[str, TenantsCourse], path: Path) -> None:
-    """Satisfaction, and the latency of each kind of job, over time."""
+    """Draw satisfaction and the latency of each kind of job over time."""
     from matplotlib.figure import Figure as Picture
 
     picture = Picture(figsize=(9, 8), layout="constrained")
@@ -201,6 +201,6 @@ def draw(courses: Mapping[str, TenantsCourse], path: Path) -> None:
 
 
 def _latency_s(view: View, kind: str) -> float:
-    """NaN, which is not drawn, while none is known: right after a change."""
+    """Return the mean latency of a kind; NaN, which is not drawn, while no latency is known, as after a change."""
     known = [job.latency_s for name, job in view.jobs.items() if name.startswith(kind) and job.latency_s is not None]
     return mean(known) if known else math.nan

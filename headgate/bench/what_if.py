@@ -1,10 +1,10 @@
-"""Whether `headgate what-if` can be trusted: satisfaction as it predicts it from a journal, against what real Spark then does.
+"""Benchmark of `headgate what-if`: satisfaction predicted from a journal, against satisfaction measured on real Spark.
 
 A few jobs run until the journal has enough readings. Each change is predicted from that journal alone, then carried out, and
-measured for as long as was simulated: once with lanes and pace held on both sides, so that the model has to be right, and once with
-the scheduler acting on both sides, so that the prediction has to meet what the scheduler makes of the change.
+measured for as long as was simulated: once with lanes and pace held on both sides, which tests the model, and once with the scheduler
+acting on both sides, which also tests the prediction of the scheduler's actions.
 
-A prediction is worth something only where satisfaction changes, so that its error is compared with the error of predicting no change.
+A prediction is useful only where satisfaction changes, so its error is compared with the error of predicting no change.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from headgate.sim.whatif import Question, WhatIfChanges, answer_question
 from headgate.spark.engine import SparkEngine
 
 SLOTS, FEW_SLOTS = 8, 3
-"""Few slots are not as many as this machine has cores: what-if would take cores to grow with slots."""
+"""FEW_SLOTS is not the number of cores of this machine; otherwise what-if would let cores grow with slots."""
 WARM_UP_S, CALIBRATE_S, CHANGED_S = 10.0, 30.0, 20.0
 LAST_ROUNDS = 5
-"""Satisfaction is the mean of so many rounds at the end, predicted as well as measured: for three, a job is not judged after an action."""
+"""Satisfaction is the mean of this many last rounds, because a job is not judged for three rounds after an action."""
 MOST_ERROR = 10.0
-"""Points of satisfaction."""
+"""The largest allowed error, in points of satisfaction."""
 MATTERS = 10.0
 """A change matters if it moves satisfaction by more points than this."""
 LEAST_THAT_MATTER = 3
@@ -46,7 +46,7 @@ SETTINGS = settings_from(FAST)
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One of the jobs."""
+    """A job of the benchmark."""
 
     intent: Intent
     rate_rows_s: float
@@ -55,7 +55,7 @@ class Bench:
     pace_s: float
 
     def load(self) -> Load:
-        """Up and down a little, as any input is: intervals that are all alike say little about the cost of a row."""
+        """Return a load that varies a little, because constant intervals do not show the cost of a row."""
         return Sine(self.rate_rows_s, 0.3 * self.rate_rows_s, period_s=SETTINGS.window_s)
 
 
@@ -68,7 +68,7 @@ JOBS: Mapping[str, Bench] = {
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """One change, as it is predicted and as it is carried out."""
+    """A change that is predicted and then carried out."""
 
     label: str
     changes: WhatIfChanges
@@ -88,12 +88,12 @@ CHANGES = (
 )
 FEWER = TriedChange(f"{FEW_SLOTS} slots, all x 3", WhatIfChanges({"all": 3.0}, slots=FEW_SLOTS))
 MORE = TriedChange(f"{SLOTS} slots instead of {FEW_SLOTS}, all x 3", WhatIfChanges(slots=SLOTS))
-"""Predicted from the jobs as they ran on few slots, and carried out by `BUSY`."""
+"""A change that is predicted from the jobs on few slots, and carried out by `BUSY`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Jobs as they ran before a change, with lanes and pace held."""
+    """The satisfaction and the journal of jobs before a change, with lanes and pace held."""
 
     satisfaction: float
     journal: MemoryJournal
@@ -101,7 +101,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One change, predicted and measured."""
+    """The satisfaction predicted and measured for one change."""
 
     label: str
     hold: bool
@@ -113,22 +113,22 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """What a figure of it is called."""
+        """The name of the change in figures."""
         return f"{self.label}, {'held' if self.hold else 'scheduler acting'}"
 
     @property
     def points(self) -> float:
-        """How far the prediction is off."""
+        """The error of the prediction, in points."""
         return 100 * abs(self.predicted - self.measured)
 
     @property
     def unchanged_points(self) -> float:
-        """How far a prediction that nothing changes is off."""
+        """The error of predicting no change, in points."""
         return 100 * abs(self.before - self.measured)
 
 
 def measure() -> Result:
-    """Measure the jobs as they are, then six changes, held and with the scheduler acting."""
+    """Measure the jobs without change and with six changes, held and with the scheduler acting."""
     before, compared = _first_cluster()
     fewer, on_few = _second_cluster(before)
     compared += fewer
@@ -148,7 +148,7 @@ def measure() -> Result:
 
 
 def bars(compared: Sequence[Compared]) -> tuple[Bar, ...]:
-    """Predictions are near, and nearer than predicting no change where satisfaction changes."""
+    """Return the bars: predictions are close, and closer than predicting no change where satisfaction changes."""
     held, acting = ([one.points for one in compared if one.hold is hold] for hold in (True, False))
     matter = [one for one in compared if one.unchanged_points > MATTERS]
     median = statistics.median(one.points for one in matter) if matter else None
@@ -162,7 +162,7 @@ def bars(compared: Sequence[Compared]) -> tuple[Bar, ...]:
 
 
 def _first_cluster() -> tuple[Before, list[Compared]]:
-    """The cluster that the model is calibrated on, and the changes that it can be given."""
+    """Calibrate the model on a cluster with many slots, and compare changes that this cluster can carry out."""
     with engine(SparkSettings(slots=SLOTS)) as spark:
         _warm_up(spark)
         _say("calibrating")
@@ -172,7 +172,7 @@ def _first_cluster() -> tuple[Before, list[Compared]]:
 
 
 def _second_cluster(before: Before) -> tuple[list[Compared], Before]:
-    """The same jobs on fewer slots, which only a new Spark has; and what a prediction of more slots begins with."""
+    """Compare changes to fewer slots, which need a new Spark; return also the start of a prediction of more slots."""
     with engine(SparkSettings(slots=FEW_SLOTS)) as spark:
         _warm_up(spark)
         journal = MemoryJournal()
@@ -182,7 +182,7 @@ def _second_cluster(before: Before) -> tuple[list[Compared], Before]:
 
 
 def _more_slots(before: Before, busy: Compared) -> Compared:
-    """From few slots to many: what was measured on many is the truth."""
+    """Compare a prediction of more slots, from few slots, with the measurement on many slots."""
     predicted = _predicted(before.journal, MORE.changes, busy.hold)
     return Compared(MORE.label, busy.hold, before.satisfaction, predicted, busy.measured)
 
@@ -200,7 +200,7 @@ def _compared(
 
 
 def _predicted(journal: MemoryJournal, changes: WhatIfChanges, hold: bool) -> float:
-    """The simulator has the same rounds each time, and answers with the last one."""
+    """Return the predicted satisfaction over the last rounds; each answer has the last round of one simulation."""
     ends_s = [CHANGED_S - late * SETTINGS.round_s for late in range(LAST_ROUNDS)]
     return satisfaction([answer_question(journal, Question(changes, hold, at_s)).then.jobs for at_s in ends_s])
 
@@ -219,12 +219,12 @@ def _warm_up(spark: SparkEngine) -> None:
 
 
 def _held(spark: SparkEngine, for_s: float, journal: MemoryJournal | None = None) -> float:
-    """Satisfaction at the end of that time; nothing is changed."""
+    """Return the satisfaction at the end of that time, without any action."""
     return _at_the_end(watched(Controller(spark, Static(), journal, SETTINGS, observe_only=True), for_s))
 
 
 def _acted(spark: SparkEngine, for_s: float) -> float:
-    """Satisfaction at the end of that time; the scheduler acts as it does in a service."""
+    """Return the satisfaction at the end of that time, with the scheduler acting as in a service."""
     return _at_the_end(watched(Controller(spark, policy_named("headgate", SETTINGS), None, SETTINGS), for_s))
 
 
@@ -237,11 +237,11 @@ class Judged(Protocol):
 
     @property
     def utility(self) -> float | None:
-        """None if the job is not judged."""
+        """The utility of the job; None if the job is not judged."""
 
 
 def satisfaction(rounds: Sequence[Mapping[str, Judged]]) -> float:
-    """Utility of all jobs as a share of what they are worth; that of a job is the mean of the rounds in which it is judged."""
+    """Return the utility of all jobs as a share of their worth; the utility of a job is the mean over the rounds that judge the job."""
     known = {name: [one[name].utility for one in rounds if name in one] for name in JOBS}
     total = sum(mean([value for value in values if value is not None]) for values in known.values())
     return total / sum(one.intent.worth for one in JOBS.values())

@@ -1,4 +1,4 @@
-"""A cluster on this machine to measure with: workers as processes, a keyed job with state put in place beforehand, and its outputs."""
+"""Spark workers on this machine for benchmarks: workers as processes, a keyed job with state in place beforehand, and its outputs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MEASURES = {"n": "count"} | {f"{kind}_{name}": f"{kind}({name})" for name in SEN
 SCHEMA = "device long, " + ", ".join(f"{name} double" for name in SENSORS)
 SLICES, ROWS = 48, 5_000
 AHEAD = 2
-"""Files that wait: the one that is read, and the next."""
+"""The number of waiting files: the file that is being read, and the next file."""
 OVERHEAD_MB = 384
 """Memory of a host besides the heap of its executor."""
 PATIENCE_S = 600.0
@@ -53,42 +53,42 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 
 @dataclass
 class WorkerCluster:
-    """An engine on workers of its own."""
+    """An engine on Spark workers of its own."""
 
     pool: LocalPool
     engine: SparkEngine
     place: Path
 
     def lease(self, *names: str) -> None:
-        """Wait until these hosts run lanes."""
+        """Lease these hosts and wait until they can run lanes."""
         for name in names:
             self.pool.lease(name, KIND)
         wait_for(lambda: self.addresses(*names) <= set(self.slots()), PATIENCE_S)
 
     def addresses(self, *names: str) -> set[str]:
-        """Spark's names for these hosts; none as long as one of them is not ready."""
+        """Return the addresses of these hosts, which are Spark's names; an address without host if one of the hosts is not ready."""
         hosts = self.pool.hosts()
         ready = all(name in hosts and hosts[name].phase is HostPhase.READY for name in names)
         return {hosts[name].address for name in names} if ready else {""}
 
     def slots(self) -> dict[str, float]:
-        """Tasks that each host runs at once."""
+        """Return the number of tasks that each host runs at once."""
         return {host.name: host.cores for host in self.engine.observe().hosts}
 
     def hosted(self, job: str) -> Hosted:
-        """The keyed operator of a job."""
+        """Return the keyed operator of a job."""
         wait_for(lambda: "count" in self.engine.job(job).hosted, PATIENCE_S)
         return self.engine.job(job).hosted["count"]
 
     def avoid(self, job: str, *hosts: str) -> None:
-        """Lanes and slices of a job leave these hosts, or may be there again if they are not named any more."""
+        """Let the job's lanes and slices avoid exactly these hosts; hosts that are no longer named may be used again."""
         changed = replace(self.engine.job(job).allocation, avoided=hosts)
         self.engine.apply(Action(ActionKind.RECONFIGURE, job, {job: changed}, Cause("a benchmark")))
 
 
 @contextmanager
 def cluster(hosts: int, settings: SparkSettings, kind: HostType = KIND) -> Iterator[WorkerCluster]:
-    """So many hosts named 0, 1, 2 and so on, and an engine on them; everything is gone afterwards."""
+    """Yield an engine on `hosts` hosts named 0, 1, 2 and so on; the hosts are removed afterwards."""
     with home() as place:
         pool = LocalPool(place / "pool")
         try:
@@ -110,18 +110,18 @@ def cluster(hosts: int, settings: SparkSettings, kind: HostType = KIND) -> Itera
 
 @dataclass
 class Outputs:
-    """When each epoch was put out."""
+    """The times and contents of the outputs of a job."""
 
     at_s: list[float] = field(default_factory=list)
     epochs: dict[int, float] = field(default_factory=dict)
-    """The same, by their numbers."""
+    """The time of the output of each epoch, by the epoch's number."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Of each epoch, the sum of the counts that it put out: what a lost or doubled row would change."""
+    """The sum of the counts that each epoch put out; a lost or doubled row changes this sum."""
     digests: dict[int, int] = field(default_factory=dict)
-    """Of each epoch, a number that tells whether it has put out the same as another, in whatever order."""
+    """A digest of the output of each epoch, independent of the order of rows."""
 
     def write(self, rows: DataFrame, epoch: int) -> None:
-        """A writer."""
+        """Record the output of an epoch, as the writer of a sink."""
         found = rows.selectExpr("coalesce(sum(n), 0)", "coalesce(bit_xor(xxhash64(*)), 0)").first()
         assert found is not None
         self.counts[epoch], self.digests[epoch] = found
@@ -141,18 +141,18 @@ class Outputs:
 
 
 def operator() -> KeyedOperator:
-    """What the job's operator is, to put its state in place."""
+    """Return the operator of the job, to put its state in place."""
     return KeyedOperator("count", {"device": pa.int64()}, Aggregate.of(MEASURES))
 
 
 def keys_of(size_mb: int) -> int:
-    """Keys whose state takes so much."""
+    """Return the number of keys with a state of `size_mb`."""
     schema = operator().schema
     return int((size_mb << 20) // (schema.key_type.byte_width + schema.value_type.byte_width))
 
 
 def put_in_place(engine: SparkEngine, job: str, keys: int) -> None:
-    """Snapshots of all slices as of before the first epoch: as if the job had run for long."""
+    """Write snapshots of all slices from before the first epoch, as if the job had run for long."""
     schema = operator().schema
     durable = Checkpoint(Location.of(checkpoint_of(engine.place_of(job), "count")), schema)
     durable.begin(0, SLICES)
@@ -165,7 +165,7 @@ def put_in_place(engine: SparkEngine, job: str, keys: int) -> None:
 
 
 def topology(job: str, files: Path, outputs: Outputs, lanes: int) -> Topology:
-    """Statistics by device, one file per epoch, back to back."""
+    """Return a job with statistics by device that reads one file per epoch, back to back."""
     built = Topology(job, Intent(latency="60s"), pace_s=0)
     rows = built.source("in", lambda spark: stream(spark, files))
     counted = built.keyed("count", MEASURES, rows, key="device", lanes=lanes, max_lanes=SLICES, slices=SLICES)
@@ -174,26 +174,26 @@ def topology(job: str, files: Path, outputs: Outputs, lanes: int) -> Topology:
 
 
 def stream(spark: SparkSession, files: Path) -> DataFrame:
-    """One file per epoch."""
+    """Read one file per epoch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(files))
 
 
 class Feed:
-    """Files that the next epochs read, one each."""
+    """Writes the files that the next epochs read, one file per epoch."""
 
     def __init__(self, folder: Path, keys: int, fills: int = 0, ahead: int = AHEAD) -> None:
-        """The first `fills` of them have every key once; `ahead` of them wait."""
+        """Write `ahead` files; the first `fills` files together have every key once."""
         folder.mkdir(parents=True)
         self.folder, self._keys, self._ahead, self.written = folder, keys, ahead, 0
         self._fills = np.array_split(np.arange(keys), fills) if fills else []
         self.ahead_of(0)
 
     def ahead_of(self, epochs: int) -> None:
-        """So many files more than epochs."""
+        """Write files until `ahead` files more than epochs exist."""
         while self.written < epochs + self._ahead:
             filling = self.written < len(self._fills)
             keys = self._fills[self.written] if filling else some_keys(self.written, ROWS, self._keys)
-            # Such that sums are exact, whatever their order.
+            # Multiples of 1/1024 make sums exact, whatever their order.
             values = np.random.default_rng(self.written).integers(0, 1024, (len(SENSORS), len(keys))) / 1024
             table = pa.table({"device": pa.array(keys, pa.int64()), **dict(zip(SENSORS, values, strict=True))})
             beside = self.folder.parent / f"{self.folder.name}.part"
@@ -202,7 +202,7 @@ class Feed:
             self.written += 1
 
     def until(self, outputs: Outputs, holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-        """Keep the epochs going until something is true."""
+        """Write files so that epochs go on, until a condition holds."""
 
         def looked() -> bool:
             self.ahead_of(len(outputs.at_s))
@@ -212,7 +212,7 @@ class Feed:
 
 
 def kill_host(hosts: WorkerCluster, name: str) -> None:
-    """`kill -9` for the worker of this host and all that it runs."""
+    """Kill the worker of this host and all processes of the worker with `kill -9`."""
     address = hosts.pool.hosts()[name].address
     workers = [process for process in psutil.process_iter() if _is_worker(process, address)]
     for process in [*workers, *(child for worker in workers for child in worker.children(recursive=True))]:

@@ -1,4 +1,4 @@
-"""Jobs to measure with: rows by a load pattern, a given amount of work or waiting per row, and a sink that keeps nothing."""
+"""Jobs for benchmarks: rows by a load pattern, a given time of work or waiting per row, and a sink that keeps no rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = "row long, arrived timestamp"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Takes so much time per row, on a core or waiting for another service."""
+    """A function that takes a given time per row, on a core or waiting as for another service."""
 
     cpu_s: float = 0.0
     wait_s: float = 0.0
@@ -55,7 +55,7 @@ class Work:
 def job(
     name: str, intent: Intent, load: sources.Load | float, work: Work, lanes: int, pace_s: float | None = None
 ) -> Topology:
-    """Rows come in, most pass a filter, each is worked on, none is kept."""
+    """Return a job that reads rows, filters out some rows, works on each other row, and keeps none."""
     topology = Topology(name, intent, pace_s=pace_s)
     rows = topology.source("in", sources.load(load))
     some = topology.transform("filter", lambda frame: frame.where("row % 10 > 0"), rows)
@@ -70,7 +70,7 @@ Round = tuple[View, Decision]
 def watched(
     controller: Controller, for_s: float, each: Callable[[View, Decision], None] = lambda view, decision: None
 ) -> list[Round]:
-    """The rounds in that time."""
+    """Run rounds of the controller for `for_s` seconds; return the rounds."""
     rounds: list[Round] = []
     begun_s = time.time()
     round_s = controller.settings.round_s
@@ -82,25 +82,25 @@ def watched(
 
 
 def satisfaction(view: View) -> float:
-    """Utility of all jobs as a share of what they are worth."""
+    """Return the utility of all jobs as a share of their worth."""
     return sum(one.utility or 0.0 for one in view.jobs.values()) / sum(one.worth for one in view.jobs.values())
 
 
 def mean(values: Sequence[float]) -> float:
-    """0 of nothing."""
+    """Return the mean; 0 if there are no values."""
     return sum(values) / len(values) if values else 0.0
 
 
 @contextmanager
 def home() -> Iterator[Path]:
-    """A directory for one benchmark."""
+    """Yield a temporary directory for one benchmark."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as name:
         yield Path(name)
 
 
 @contextmanager
 def engine(settings: SparkSettings, extra: Mapping[str, str] | None = None) -> Iterator[SparkEngine]:
-    """An embedded Spark for one measurement; `extra` is configured otherwise than Headgate does."""
+    """Yield an embedded Spark for one measurement; `extra` overrides the configuration of Headgate."""
     with home() as place:
         opened = SparkEngine(session.start(place, settings, extra=extra), place, settings)
         try:
@@ -110,7 +110,7 @@ def engine(settings: SparkSettings, extra: Mapping[str, str] | None = None) -> I
 
 
 def wait_for(condition: Callable[[], object], within_s: float = 120.0) -> None:
-    """Return once it is true."""
+    """Return once the condition holds; raise an error if the condition does not hold in time."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:
@@ -120,7 +120,7 @@ def wait_for(condition: Callable[[], object], within_s: float = 120.0) -> None:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """SIGTERM ends the block like Ctrl-C, so that what was started ends, too; only the main thread of a process can set a handler."""
+    """Let SIGTERM end the block like Ctrl-C, so that started processes end, too; handlers work only in the main thread of a process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,13 +1,13 @@
 """From the readings of running jobs to a scenario of the epoch model that behaves like them: frozen data in, frozen data out.
 
-What readings say directly: operators and their inputs, lanes, pace, input, rows per row, seconds of an epoch. What is estimated:
+Readings contain operators and their inputs, lanes, pace, input, selectivity and the duration of epochs. The calibration estimates:
 
 - Seconds per row of an operator, by a line through (rows per task, busy seconds per task) of the intervals between readings. Where
-  the intervals are alike, no line can be told apart, and all busy time counts as time for rows. Where rows also differ beside a
-  steady trend, the trend counts for nothing: a JVM that becomes faster makes tasks shorter, and epochs smaller.
-- The fixed part of an epoch: what is left of its duration without the time for rows, and without the waits of its tasks for slots.
-- How much of the busy time takes a core: the cores that were used, less the model's usual cost of epochs and tasks. It is one
-  share for all operators, because Spark does not count the core seconds of a task.
+  the intervals are alike, no line can be fitted, and all busy time counts as time for rows. Where rows vary besides a steady
+  trend over time, the trend is ignored, because a JVM that becomes faster makes tasks shorter and epochs smaller.
+- The fixed part of an epoch: the duration of the epoch without the time for rows and the waits of tasks for slots.
+- The share of the busy time that takes a core: the used cores, less the model's usual cost of epochs and tasks. All operators have
+  the same share, because Spark does not count the core seconds of a task.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from headgate.sim.spec import EpochCosts, Event, HostSpec, JobSpec, OperatorSpec
 ALIKE = 0.05
 """Spread of the rows per task, as a share of their mean, at which a line counts as much as the assumption that all time is for rows."""
 LEAST_FOR_TREND = 6
-"""Intervals from which on a trend over time is taken out of their busy time and rows."""
+"""The number of intervals from which on a trend over time is removed from rows and busy time."""
 LEAST_FIXED_S = 0.001
 MOST_FIXED_CORES = 4.0
-"""The core seconds of epochs and tasks are at most this many times what the model assumes."""
+"""The core seconds of epochs and tasks are at most this multiple of the costs that the model assumes."""
 DURATION_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobMeasurements:
-    """What is known of running jobs: the newest readings, and what readings do not say."""
+    """Measurements of running jobs: the newest readings, and the intents, definitions and settings that readings lack."""
 
     snapshots: Sequence[Snapshot]
     intents: Mapping[str, Intent]
@@ -47,11 +47,11 @@ class JobMeasurements:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A scenario that behaves like the running jobs, and the jobs that it is without."""
+    """A scenario that behaves like the running jobs, and the jobs that are left out of the scenario."""
 
     scenario: Scenario
     left_out: Mapping[str, str]
-    """By job, why it is left out, in a sentence."""
+    """The reason, in a sentence, for each job that is left out."""
 
 
 def calibrate(measured: JobMeasurements) -> Calibrated:
@@ -92,14 +92,14 @@ def _why_not(name: str, spans: Sequence[Span], intents: Mapping[str, Intent]) ->
 
 
 def _spans(snapshots: Sequence[Snapshot], name: str) -> list[Span]:
-    """From reading to reading, as long as the allocation stays the same and counters grow."""
+    """Return the spans between consecutive readings between which the allocation stayed the same and counters grew."""
     read = [Sample(one.at_s, reading) for one in snapshots if (reading := one.jobs.get(name)) is not None]
     pairs = (Span(first, last, None) for first, last in pairwise(read) if last.at_s > first.at_s)
     return [span for span in pairs if _comparable(span.first.reading, span.last.reading)]
 
 
 def _comparable(first: JobReading, last: JobReading) -> bool:
-    """Counters start again with the job, or with other lanes."""
+    """Whether two readings have the same allocation and counters that did not start again."""
     same = first.version == last.version and first.operators.keys() == last.operators.keys()
     return same and (last.epochs or 0) >= (first.epochs or 0) and _lanes(first) == _lanes(last)
 
@@ -121,16 +121,16 @@ def _in_epochs_s(span: Span) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _OperatorFit:
-    """One operator over all intervals."""
+    """The measurements of one operator over all intervals."""
 
     inputs: tuple[str, ...]
     selectivity: float
     lanes: int
-    """0: it is fused with its input."""
+    """The number of lanes; 0 if the operator is fused with its input."""
     row_s: float
     """Busy seconds per row, for processing and waiting together."""
     skew_s: float
-    """Seconds per row, of an even share, that the slowest lane takes longer than the others."""
+    """Seconds that the slowest lane takes longer than the mean lane, per row of an even share."""
     rows_s: float
     tasks_s: float
     """Tasks per second."""
@@ -138,7 +138,7 @@ class _OperatorFit:
 
 @dataclass(frozen=True, slots=True)
 class _JobFit:
-    """One job over all intervals."""
+    """The measurements of one job over all intervals."""
 
     operators: Mapping[str, _OperatorFit]
     rates: Mapping[str, float]
@@ -152,7 +152,7 @@ class _JobFit:
 
 
 def _fitted(spans: Sequence[Span], slots: int, since_s: float) -> _JobFit:
-    """The input is that of the newest window; everything else is measured over all intervals."""
+    """Fit a job; the input rate comes from the newest window, all other values from all intervals."""
     ended = [span for span in spans if _epochs(span) > 0]
     reading = spans[-1].last.reading
     operators = {name: _operator(name, reading, ended) for name in reading.operators}
@@ -168,7 +168,7 @@ def _fitted(spans: Sequence[Span], slots: int, since_s: float) -> _JobFit:
 
 
 def _without_waits(fits: Mapping[str, _JobFit], measured: JobMeasurements) -> dict[str, _JobFit]:
-    """Epochs without the time for which their tasks wait for slots: as in the model, each waits for a share of the time that it takes."""
+    """Subtract waits for slots from the fixed time of epochs; as in the model, the wait of an epoch is a share of its time for rows."""
     busy = sum(one.rows_s * one.row_s for fit in fits.values() for one in fit.operators.values())
     waiting = _mean(measured.snapshots, "waiting")
     share = waiting / busy if waiting is not None and busy > 0 else 0.0
@@ -212,8 +212,8 @@ def _points(name: str, spans: Sequence[Span]) -> Iterator[tuple[float, float, fl
 def slope(points: Sequence[tuple[float, float, float]]) -> float:
     """Seconds per row, from (rows, seconds, tasks) of intervals: the line through seconds and rows per task, never below 0.
 
-    The more alike the intervals are, the more the line is drawn through the origin. The more they differ beside a trend, the less does the
-    trend count.
+    The more alike the intervals are, the closer the line is to one through the origin. The more the intervals vary besides a trend over
+    time, the less the trend counts.
 
     >>> slope([(100, 1.0, 10), (100, 1.0, 10)])
     0.01
@@ -237,7 +237,7 @@ def slope(points: Sequence[tuple[float, float, float]]) -> float:
 def _line(
     apart: Sequence[float], apart_s: Sequence[float], counts: Sequence[float], before: tuple[float, float]
 ) -> float:
-    """Through what rows and seconds of tasks differ from their means; `before` is the slope that is believed without them, and how much."""
+    """Return the slope of a line through deviations from the mean; `before` is the slope assumed beforehand, and its weight."""
     tasks, (slope_before, prior) = sum(counts), before
     variance = sum(count * one**2 for one, count in zip(apart, counts, strict=True)) / tasks
     together = sum(count * one * busy for one, busy, count in zip(apart, apart_s, counts, strict=True)) / tasks
@@ -245,7 +245,7 @@ def _line(
 
 
 def _without_trend(values: Sequence[float], counts: Sequence[float]) -> list[float]:
-    """Values, whose mean is 0, without what grows or shrinks steadily from first to last; a few have no trend."""
+    """Remove the linear trend from values with mean 0; fewer than `LEAST_FOR_TREND` values stay as they are."""
     if len(values) < LEAST_FOR_TREND:
         return list(values)
     middle = sum(at * count for at, count in enumerate(counts)) / sum(counts)
@@ -269,20 +269,20 @@ def _staged_s(name: str, fit: _OperatorFit, spans: Sequence[Span], slots: int) -
 
 @dataclass(frozen=True, slots=True)
 class _CoreShares:
-    """What all jobs together did with the cores."""
+    """The use of the cores by all jobs together."""
 
     stretch: float
-    """How much longer everything took because cores were short."""
+    """The factor by which everything took longer because cores were short."""
     busy: float
     """Core seconds per busy second of a lane."""
     fixed: float
-    """Core seconds of epochs and tasks, as a multiple of what the model assumes."""
+    """Core seconds of epochs and tasks, as a multiple of the costs that the model assumes."""
     outside: float
-    """Cores that others want."""
+    """Cores that processes outside the jobs want."""
 
 
 def _core_shares(fits: Mapping[str, _JobFit], snapshots: Sequence[Snapshot]) -> _CoreShares:
-    """Divide the cores that were used among rows, epochs and others."""
+    """Divide the used cores among rows, epochs and other processes."""
     load, used = _mean(snapshots, "load"), _mean(snapshots, "used")
     cores = sum(host.cores for host in snapshots[-1].hosts)
     if load is None or cores <= 0:
@@ -299,7 +299,7 @@ def _core_shares(fits: Mapping[str, _JobFit], snapshots: Sequence[Snapshot]) -> 
 
 
 def _mean(snapshots: Sequence[Snapshot], field: str) -> float | None:
-    """The mean over time of what all hosts report together; None if none ever does."""
+    """Return the mean over time of a field, summed over all hosts; None if no snapshot has the field for every host."""
     sums = [_sum(snapshot.hosts, field) for snapshot in snapshots[1:]]
     known = [found for found in sums if found is not None]
     return sum(known) / len(known) if known else None

@@ -15,7 +15,7 @@ CONTINUOUS, EPOCHS = "continuous", "epochs"
 
 
 def with_trace(scenario: Scenario, path: Path) -> Scenario:
-    """Every job's load follows the trace's shape, at the height of its own pattern's peak."""
+    """Return the scenario with loads that have the shape of the trace and the peak of each load's own pattern."""
     return _follow(scenario, read_trace(path))
 
 
@@ -53,7 +53,7 @@ def with_hours(scenario: Scenario, hours: float) -> Scenario:
 
 
 def with_model(scenario: Scenario, model: str) -> Scenario:
-    """The scenario on another model; on `epochs`, latency intents are as many times longer as micro-batches are slower than threads."""
+    """Return the scenario on another model; on `epochs`, latency intents are multiplied by `EPOCH_LATENCY_TIMES`."""
     if model == scenario.engine:
         return scenario
     if (scenario.engine, model) != (CONTINUOUS, EPOCHS):

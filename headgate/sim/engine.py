@@ -49,7 +49,7 @@ class SimulatedEngine(ABC):
         return self._now_s
 
     def sleep_until(self, at_s: float) -> None:
-        """Let the simulated cluster run until then; events happen on their way."""
+        """Let the simulated cluster run until `at_s`, with all events that are due on the way."""
         while self._events and self._events[0].at_s <= at_s:
             event = self._events.pop(0)
             self._run_until(event.at_s)
@@ -63,7 +63,7 @@ class SimulatedEngine(ABC):
         return self._jobs
 
     def observe(self) -> Snapshot:
-        """Read all counters; nothing can be read while the link is down."""
+        """Read all counters; while the link is down, the snapshot has no readings."""
         return Snapshot(
             at_s=self._now_s,
             jobs={name: self._reading(name) if self._linked else None for name in self._jobs},
@@ -72,11 +72,11 @@ class SimulatedEngine(ABC):
         )
 
     def epochs(self, job: str) -> tuple[EpochTiming, ...]:
-        """Only the epoch model has epochs."""
+        """Return the finished epochs of a job; empty in models without epochs."""
         return ()
 
     def apply(self, action: Action) -> Outcome:
-        """Set new allocations; a job whose allocation stays as it is does not notice."""
+        """Set new allocations; a job whose allocation stays the same is not interrupted."""
         unknown = [name for name in action.changes if name not in self._jobs]
         if unknown:
             return Outcome(False, f"no such job: {', '.join(unknown)}")
@@ -180,7 +180,7 @@ class _Noise:
 
 
 class _Jitters:
-    """A job's jitter: each interval on its own."""
+    """The jitter of a job: each interval has a factor independent of all other intervals."""
 
     def __init__(self, key: list[int], jitter: Jitter) -> None:
         self._random = np.random.default_rng(key)

@@ -20,7 +20,7 @@ EVENT_FIELDS = ("at", "kind", "job", "host", "value", "intent", "jobs", "operato
 def read_events(
     rows: list[Table], reader: JobReader, jobs: tuple[JobSpec, ...], hosts: set[str] | None
 ) -> Iterable[Event]:
-    """Events in the order of their times, checked against the jobs that run then; hosts that are leased are not known yet."""
+    """Yield the events in the order of their times, checked against the jobs running then; `hosts` is None for leased hosts."""
     running = {job.name for job in jobs}
     timed = []
     for index, row in enumerate(rows, 1):
@@ -50,7 +50,7 @@ def _event(at_s: float, row: Table, reader: JobReader, running: set[str], hosts:
 
 
 def _job_event(at_s: float, kind: str, row: Table, job: str) -> Event:
-    """Something that happens to the lanes of one job."""
+    """Return an event about the lanes of one job."""
     if kind == "lanes":
         lanes = {name: lane_count(count, f"lanes of {name}") for name, count in table_in(row, "lanes").items()}
         return Event(at_s, kind, job, lanes=lanes)

@@ -39,7 +39,7 @@ def read_operators(rows: Any, where: str) -> tuple[OperatorSpec, ...]:
 
 
 def _operator(row: Any, previous: Any) -> OperatorSpec:
-    """An operator reads from the one before it unless it says otherwise; the first is a source."""
+    """Read one operator; without `from`, an operator reads from the operator of the row before, and the first operator is a source."""
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
         raise ScenarioError(f"operator {shown(row)} must be a table with a name")
     with about(f'operator "{row["name"]}"', ScenarioError):
@@ -71,7 +71,7 @@ def _operator(row: Any, previous: Any) -> OperatorSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobReader:
-    """Reads job tables; `count` copies of a job take their values from lists, in order and round again."""
+    """Reads job tables; the copies of a job with a `count` take their values from lists in turn."""
 
     topologies: Mapping[str, tuple[OperatorSpec, ...]]
     folder: Path
@@ -124,7 +124,7 @@ class JobReader:
         return self.topologies[str(wanted)]
 
     def _scaled(self, operators: tuple[OperatorSpec, ...], row: Table) -> tuple[OperatorSpec, ...]:
-        """`lanes` of the job's own replace the topology's, by operator."""
+        """Replace the lanes of the topology's operators by the `lanes` of the job."""
         lanes = table_in(row, "lanes")
         unknown = set(lanes) - {operator.name for operator in operators}
         if unknown:
@@ -154,7 +154,7 @@ class JobReader:
 
 
 def _nth(value: Any, index: int) -> Any:
-    """The value of one copy: a table's lists under `each` give every copy its own."""
+    """Return the value for one copy of a job: a list under `each` has one value per copy."""
     if isinstance(value, Mapping):
         if set(value) == {"each"}:
             choices = value["each"]

@@ -1,6 +1,6 @@
 """Places single lanes on leased hosts, and leases a host when the utility that the host adds is worth its price.
 
-The scheduler gives lanes; a new host is for lanes that found no room. This module joins VISP's procedures (hosts/provision.py) with
+The scheduler decides lanes; a new host is for lanes without room. This module joins VISP's procedures (hosts/provision.py) with
 the utility of Henge: the scheduler decides which job is helped, and this module decides what may be paid for the help. Only the
 simulator places single lanes; on Spark, `hosts/slots.py` decides which hosts are leased.
 """
@@ -33,13 +33,13 @@ from headgate.hosts.worth import at_risk, points_gained
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """The input of decisions about hosts, with intents."""
+    """The input of decisions about leased hosts, with intents."""
 
     view: View
     cluster: LeasedCluster
     ledger: Ledger
     unplaced: Mapping[OperatorKey, int]
-    """Lanes that the scheduler gave and that found no room."""
+    """Lanes that the scheduler decided and that no host has room for."""
     set_aside: frozenset[str] = frozenset()
     """Jobs for which the scheduler has nothing left to give."""
 
@@ -47,7 +47,7 @@ class LeaseView:
 def step(
     state: ProvisionState, now: LeaseView, terms: Terms, settings: Settings
 ) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
-    """One decision: room for lanes that have none, hosts that earn their price, hosts that are not needed any more."""
+    """Decide once: place lanes without room, lease hosts that are worth their price, and release hosts that are not needed."""
     first = {operator: 1 for operator, count in now.unplaced.items() if count and not now.cluster.lanes(operator)}
     seen = ProvisionView(now.view.at_s, now.cluster, {}, now.ledger, first)
     state, plan = start_plan(state, seen, terms)
@@ -62,11 +62,11 @@ def step(
 # -- lanes that lack room --------------------------------------------------------------------------------------------------------
 
 WantedLanes = tuple[OperatorKey, ...]
-"""One entry per lane, the most urgent first."""
+"""One entry per lane, the most urgent lane first."""
 
 
 def lanes_wanted(now: LeaseView, settings: Settings) -> WantedLanes:
-    """Lanes without room, those of the worthiest jobs first."""
+    """Return the lanes without room, the lanes of the jobs with the highest worth first."""
     missing = {name: job for name, job in now.view.jobs.items() if at_risk(job, settings)}
     lanes: list[OperatorKey] = []
     for name in sorted(missing, key=lambda name: (-missing[name].worth, name)):
@@ -79,7 +79,7 @@ def lanes_wanted(now: LeaseView, settings: Settings) -> WantedLanes:
 
 
 def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -> int:
-    """Lanes that do an operator's work at this share of their time; those it has where nothing was measured."""
+    """Return the number of lanes that are busy for the share `busy` with an operator's work; without measurements, the current number."""
     has = job.allocation.lanes[operator]
     if job.span is None:
         return has
@@ -88,7 +88,7 @@ def lanes_needed(job: JobView, operator: str, busy: float, settings: Settings) -
 
 
 def spare_lanes(view: View, terms: Terms, settings: Settings) -> Spare:
-    """Number of lanes that an operator can spare; 0 for a job that misses its intent."""
+    """Return a function with the number of lanes that an operator can spare; None for an operator of a job that misses its intent."""
     needed = {
         (name, operator): lanes_needed(job, operator, terms.settings.spare_busy, settings)
         for name, job in view.jobs.items()
@@ -105,7 +105,7 @@ def _where_there_is_room(
 ) -> tuple[ProvisionPlan, WantedLanes]:
     left: list[OperatorKey] = []
     for operator in wanted:
-        # Where one lane found no room, its like need not look.
+        # If one lane finds no room, other lanes of the same operator find none either.
         after = lane_on_hosts(plan, operator, spare, terms) if operator not in left[-1:] else None
         plan = after or plan
         left += [] if after is not None else [operator]
@@ -118,7 +118,7 @@ def _where_there_is_room(
 def _with_host(
     plan: ProvisionPlan, wanted: WantedLanes, view: View, terms: Terms, settings: Settings
 ) -> tuple[ProvisionPlan, WantedLanes] | None:
-    """The plan with one host more, filled with wanted lanes; None if none may be leased, or it would not be worth it."""
+    """Return the plan with one more host, filled with wanted lanes; None if the host may not be leased or is not worth its price."""
     kind = cheapest(plan.cluster.needs[wanted[0]], terms.kinds)
     if not plan.may_lease or not terms.budget.allows(plan.ledger, kind, plan.at_s):
         return None

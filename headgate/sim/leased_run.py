@@ -1,4 +1,4 @@
-"""Run a scenario whose hosts are leased, with planners of single lanes on those hosts, and what it came to (VISP, table 3)."""
+"""Runs a scenario with leased hosts, with planners of single lanes on these hosts, and reports figures as in VISP's table 3."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from headgate.sim.spec import Scenario
 
 LOADS_LOOKED_AT = 1000
 BUSIEST = 2
-"""Operators with the most rows, without which compliance is reported as well: VISP's O2 and O6."""
+"""The number of operators with the most rows that a second compliance figure leaves out: VISP's O2 and O6."""
 
 
 PlanLanes = Callable[[ProvisionState, HostsView], tuple[ProvisionState, tuple[PlanStep, ...]]]
 
 
 class LanePlanner:
-    """A planner for an engine that places single lanes; a job pays for what is kept for its lanes."""
+    """A planner for an engine that places single lanes; a job pays for the cores and memory reserved for its lanes."""
 
     def __init__(self, engine: LeasedEngine, settings: Settings, plan: PlanLanes) -> None:
         self.terms, self.settings = engine.terms, settings
@@ -45,7 +45,7 @@ class LanePlanner:
         self._plan = plan
 
     def observe(self, view: View, hosts: Mapping[str, Host]) -> None:
-        """The engine knows what runs where."""
+        """Do nothing: the engine already knows which lanes run on which hosts."""
 
     def decide(self, state: ProvisionState, now: HostsView) -> tuple[ProvisionState, Sequence[Action | LaneStep]]:
         """Lanes to start, stop and move, hosts to lease and to release."""
@@ -60,7 +60,7 @@ class LanePlanner:
 
 
 def plan_alone(engine: LeasedEngine, provisioner: Provisioner) -> PlanLanes:
-    """A provisioner decides about lanes and hosts, and knows nothing of intents."""
+    """Return a plan function in which a provisioner decides lanes and hosts without regard to intents."""
 
     def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         seen = ProvisionView(now.view.at_s, engine.cluster(), engine.demands(), now.ledger, dict(engine.unplaced))
@@ -70,7 +70,7 @@ def plan_alone(engine: LeasedEngine, provisioner: Provisioner) -> PlanLanes:
 
 
 def plan_for_intents(engine: LeasedEngine, policy: Headgate) -> PlanLanes:
-    """Hosts for what the scheduler decides: leased when that is worth the price, released when intents hold without them."""
+    """Return a plan function that leases hosts worth their price for the scheduler's lanes, and releases hosts that intents do not need."""
 
     def plan(state: ProvisionState, now: HostsView) -> tuple[ProvisionState, tuple[PlanStep, ...]]:
         view = now.view
@@ -118,7 +118,7 @@ def run_leased(
 
 
 def _let_pass(seconds: float, engine: LeasedEngine, landlord: Landlord) -> bool:
-    """Time passes in steps, so that the landlord sees at once when a host is gone; returns whether hosts came."""
+    """Advance time in steps so that the landlord sees at once that a host is gone; return whether hosts came."""
     until_s, came = engine.now_s() + seconds, False
     while engine.now_s() < until_s - 1e-9:
         engine.sleep_until(min(until_s, engine.now_s() + LEASED_STEP_S))
@@ -134,7 +134,7 @@ def _deciders(scenario: Scenario, name: str, engine: LeasedEngine) -> tuple[Poli
 
 
 def lanes_for_peak(scenario: Scenario) -> dict[OperatorKey, int]:
-    """What a careful person does once: lanes for the highest load of each job, as many hosts as they need."""
+    """Return the lanes for the highest load of each job, as in manual sizing for the peak."""
     lanes: dict[OperatorKey, int] = {}
     for job in scenario.jobs:
         peaks = {
@@ -157,13 +157,13 @@ class HostsOverTime:
         self.spending: list[float] = []
 
     def look(self, landlord: Landlord, at_s: float) -> None:
-        """Note how it is now."""
+        """Record the current number of hosts and the spending per hour."""
         self.hosts.append(len(landlord.hosts()))
         self.spending.append(landlord.spending_per_hour(at_s))
 
 
 def figures(engine: LeasedEngine, landlord: Landlord, watched: HostsOverTime) -> dict[str, Any]:
-    """The rows of VISP's table 3, and what it cost."""
+    """Return the figures of VISP's table 3 and the cost."""
     services, counts = engine.services(), engine.counts
     found = landlord.bill(engine.now_s())
     delays = [delay for one in services.values() for delay in one.delays_s]

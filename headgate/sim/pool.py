@@ -1,4 +1,4 @@
-"""A pool of simulated hosts: they need time to start, keep images, and sometimes never come up."""
+"""A pool of simulated hosts: a host needs time to start, keeps loaded images, and sometimes never becomes ready."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SimulatedPool:
         self._random = np.random.default_rng([seed, 2])
         self._empty = empty
         self._failures = failures
-        """Share of the leases that never come up."""
+        """Share of the leases whose host never becomes ready."""
         self._hosts: dict[str, Host] = {}
         self._ready_s: dict[str, float | None] = {}
 
     def lease(self, name: str, kind: HostType) -> None:
-        """The time it takes to start is drawn around the usual one."""
+        """Lease a host that becomes ready after a random time around the usual start-up time of its type."""
         if name in self._hosts:
             return
         share, fails = self._random.uniform(-1, 1), self._random.uniform() < self._failures
@@ -39,17 +39,17 @@ class SimulatedPool:
         self._hosts[name] = Host(name, kind, self._clock())
 
     def lease_ready(self, name: str, kind: HostType) -> None:
-        """A host that was there before the simulation began."""
+        """Add a host that is ready at once, as at the start of a simulation."""
         self.lease(name, kind)
         self._ready_s[name] = self._clock()
 
     def release(self, name: str) -> None:
-        """An unknown host is released already."""
+        """Release a host; an unknown host counts as released."""
         if name in self._hosts:
             self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.RELEASING)
 
     def hosts(self) -> Mapping[str, Host]:
-        """As of now."""
+        """Return the hosts in their current phases."""
         for name, host in list(self._hosts.items()):
             self._hosts[name] = host = self._as_of_now(host)
             if host.phase is HostPhase.RELEASING and self._empty(name):
@@ -78,11 +78,11 @@ class SimulatedPool:
         return operator in self._hosts[name].images
 
     def keep_image(self, name: str, operator: OperatorKey) -> None:
-        """It was loaded, and stays."""
+        """Note that the host has loaded the image of the operator and keeps the image."""
         host = self._hosts[name]
         self._hosts[name] = dataclasses.replace(host, images=host.images | {operator})
 
     def kill(self, name: str) -> None:
-        """The host dies, if it is there."""
+        """Let the host fail if the pool has the host."""
         if name in self._hosts:
             self._hosts[name] = dataclasses.replace(self._hosts[name], phase=HostPhase.FAILED, reason="it died")

@@ -32,7 +32,7 @@ Watcher = Callable[[View, Decision, Policy], None]
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An action as it stands in the log of a run."""
+    """An action in the log of a run."""
 
     at_s: float
     job: str | None
@@ -43,7 +43,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """What was found to be wrong with a job."""
+    """A diagnosis of one job."""
 
     at_s: float
     job: str
@@ -56,7 +56,7 @@ COLUMNS = ("at_s", "satisfaction", "juice", "backlog", "arrival_rows_s", "output
 
 
 class MeasuredSeries:
-    """What was measured of one job, one row per round, in plain columns: two days of forty jobs have to fit."""
+    """Measurements of one job, one row per round, in compact columns, because two days of forty jobs have to fit into memory."""
 
     def __init__(self) -> None:
         self._columns = {name: array("d") for name in COLUMNS}
@@ -73,7 +73,7 @@ class MeasuredSeries:
 
 @dataclass(slots=True)
 class Run:
-    """What one policy did to one scenario, round by round."""
+    """The record of one policy on one scenario, round by round."""
 
     scenario: Scenario
     policy: str
@@ -88,21 +88,21 @@ class Run:
     memory: list[float] = field(default_factory=list)
     log: list[Logged] = field(default_factory=list)
     diagnoses: list[Diagnosed] = field(default_factory=list)
-    """Each diagnosis when it was made, and again when it differed from the one before."""
+    """Each diagnosis when made, and again when different from the diagnosis before."""
     lanes: dict[str, list[tuple[float, Mapping[str, int]]]] = field(default_factory=dict)
-    """By job, when its lanes changed, and to what."""
+    """The times at which the lanes of each job changed, with the new lanes."""
     converged_at_s: list[float] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     final: View | None = None
     skipped: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     alerts: list[tuple[float, str]] = field(default_factory=list)
-    """When each was raised, and what it said."""
+    """The time and the text of each alert."""
     leased: Mapping[str, Any] | None = None
-    """What leased hosts came to; None where hosts are not leased."""
+    """Figures of leased hosts, as in VISP's table 3; None where hosts are not leased."""
 
     def reconfigurations(self, job: str) -> int:
-        """How often the job was reconfigured: for its own sake, or along with others."""
+        """Return the number of reconfigurations of the job, by actions about this job or about several jobs at once."""
         wanted = ActionKind.RECONFIGURE.value
         return sum(one.kind == wanted and (one.job or job) == job and job in one.touched for one in self.log)
 
@@ -135,7 +135,7 @@ def run(
     scenario: Scenario, policy_name: str, seed: int, journal: Journal | None = None, watch: Watcher | None = None,
     observe_only: bool = False,
 ) -> Run:  # fmt: skip
-    """Run the scenario to its end; with a journal that has rounds already, go on where it ends."""
+    """Run the scenario to its end; a run with a journal that has rounds continues at the end of the journal."""
     if policy_name == "manual":
         scenario = sized_for_median(scenario)
     result = Run(scenario, policy_name, seed)
@@ -181,7 +181,7 @@ def _run(result: Run, policy: Policy, journal: Journal | None, watch: Watcher | 
 
 
 class Replay(Static):
-    """Holds back until control begins, and repeats what a journal says was done before it ends."""
+    """Takes no action until control begins, except for the actions that a journal recorded."""
 
     def __init__(self, journal: Journal | None) -> None:
         restored = journal.restore() if journal is not None else None
@@ -201,7 +201,7 @@ class Replay(Static):
 
 
 def _hand_over(held_back: Controller, controller: Controller, result: Run, view: View) -> None:
-    """The controller goes on with the same measurements, and where the journal ends with what it says."""
+    """Hand the measurements to the controller; at the end of a restored journal, let the controller resume from the journal."""
     assert isinstance(held_back.policy, Replay)
     if view.at_s == held_back.policy.until_s and controller.journal is not None:
         restored = controller.journal.restore()
@@ -213,7 +213,7 @@ def _hand_over(held_back: Controller, controller: Controller, result: Run, view:
 
 
 def note_round(result: Run, view: View, policy: Policy) -> None:
-    """Keep what was measured in a round."""
+    """Record the measurements of a round."""
     total = worth = 0.0
     for name, job in view.jobs.items():
         changes = result.lanes.setdefault(name, [])
@@ -255,13 +255,13 @@ def note_round(result: Run, view: View, policy: Policy) -> None:
 
 
 def _newest_rows_s(job: JobView) -> float:
-    """Input in the newest sub-window alone."""
+    """Return the input rate in the newest sub-window alone."""
     newest = span_of(job.samples[-2:])
     return newest.arrival_rows_s() if newest is not None else math.nan
 
 
 def _held(job: JobView) -> float:
-    """Share of the newest sub-window in which the job's input was held back; NaN where lanes never do that."""
+    """Return the share of the newest sub-window in which the job's input was held back; NaN in models without back-pressure."""
     first, last = job.samples[-2].reading.held_s, job.samples[-1].reading.held_s
     if first is None or last is None:
         return math.nan
@@ -278,7 +278,7 @@ def _note_diagnosis(result: Run, at_s: float, decision: Decision) -> None:
 
 
 def log_action(result: Run, at_s: float, action: Action) -> None:
-    """Keep what was done."""
+    """Record an action that was carried out."""
     result.log.append(Logged(at_s, action.job, action.kind.value, action.sentence, tuple(action.changes)))
 
 
@@ -295,7 +295,7 @@ def _mean_memory(view: View) -> float:
 
 
 def sized_for_median(scenario: Scenario) -> Scenario:
-    """What a careful person does once: lanes for the median load of each job."""
+    """Return the scenario with lanes sized for the median load of each job, as in manual sizing."""
 
     def sized(spec: JobSpec) -> JobSpec:
         rates = {source: median_rate(load, scenario.duration_s) for source, load in spec.loads.items()}
@@ -309,7 +309,7 @@ def sized_for_median(scenario: Scenario) -> Scenario:
 
 
 def sized_for(spec: JobSpec, source_rates: Mapping[str, float], target_busy: float) -> JobSpec:
-    """The job with lanes that are busy for `target_busy` of their time at these input rates."""
+    """Return the job with as many lanes as are busy for `target_busy` of their time at these input rates."""
     rates = dict(source_rates)
     graph = spec.job().graph
     by_name = {operator.name: operator for operator in spec.operators}
@@ -328,6 +328,6 @@ def _sent(parent: OperatorSpec, rate_rows_s: float, children: int) -> float:
 
 
 def actions_by_kind(log: list[Logged]) -> Mapping[str, int]:
-    """How many actions about jobs of each kind."""
+    """Return the number of actions about jobs, by kind."""
     kinds = [kind for kind in ActionKind if kind not in HOST_KINDS]
     return {kind.value: sum(entry.kind == kind.value for entry in log) for kind in kinds}

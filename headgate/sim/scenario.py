@@ -111,7 +111,7 @@ def _one_scenario(table: Table, path: Path) -> Scenario:
 
 
 def _check_policies(jobs: tuple[JobSpec, ...], events: tuple[Event, ...], own: Mapping[str, str]) -> None:
-    """Jobs that regulate themselves name a policy that there is."""
+    """Refuse intents with a policy that does not exist."""
     intents = [(job.name, job.intent) for job in (*jobs, *(event.job for event in events if event.job is not None))]
     intents += [(event.target, event.intent) for event in events if event.intent is not None]
     for name, intent in intents:
@@ -120,7 +120,7 @@ def _check_policies(jobs: tuple[JobSpec, ...], events: tuple[Event, ...], own: M
 
 
 def _check_lanes(engine: str, jobs: tuple[JobSpec, ...], events: tuple[Event, ...]) -> None:
-    """What only a model with lanes of their own can show, and operators that events name."""
+    """Refuse features that the model of the scenario does not have, and events that name unknown operators."""
     added = (*jobs, *(event.job for event in events if event.job is not None))
     operators = {job.name: {operator.name: operator for operator in job.operators} for job in added}
     for job in added:
@@ -187,7 +187,7 @@ def _variants(table: Table, path: Path) -> Iterable[Variant]:
 
 
 def _with(table: Any, keys: list[str], value: Any) -> Any:
-    """The table with one field replaced; a list position is named by its number, from 1."""
+    """Return the table with one field replaced; a key that is a number, from 1, names a position in a list."""
     if not keys:
         return value
     if not isinstance(table, list | Mapping):

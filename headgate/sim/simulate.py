@@ -36,15 +36,15 @@ class Experiment:
     """A scenario with the changes of the command line; plain data, so that another process can build it again."""
 
     scenario: str
-    """The name of a built-in one, or a file."""
+    """The name of a built-in scenario, or a file."""
     policies: tuple[str, ...] = ()
-    """Empty: those that the scenario names."""
+    """The policies to run; empty for the policies that the scenario names."""
     trace: str | None = None
     hours: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     observe_only: bool = False
     model: str | None = None
-    """Another model than that of the scenario."""
+    """The model to use; None for the model of the scenario."""
 
     def load(self) -> Scenario:
         """The scenario, checked and changed."""
@@ -101,7 +101,7 @@ class Simulated:
     bars: Sequence[Bar]
 
     def summary(self) -> Summary:
-        """As JSON."""
+        """Return everything about this seed as an object for JSON."""
         return result(self.scenario, self.seed, self.runs, self.variants, self.bars)
 
 
@@ -112,7 +112,7 @@ def rounds_in(scenario: Scenario) -> int:
 
 
 def _same(variant: Variant, scenario: Scenario) -> bool:
-    """A point of the sweep that is the scenario itself need not be run twice."""
+    """Whether a point of the sweep is the scenario itself, so that no second run is needed."""
     return variant.scenario == dataclasses.replace(scenario, sweep=())
 
 
@@ -141,7 +141,7 @@ def _runs(
 
 
 def runner(scenario: Scenario) -> Callable[..., Run]:
-    """What runs it: hosts that are there, or hosts that are leased."""
+    """Return the function that runs the scenario: on fixed hosts, or on leased hosts."""
     return run if scenario.terms is None else run_leased
 
 
@@ -151,7 +151,7 @@ def runner(scenario: Scenario) -> Callable[..., Run]:
 def run_on(
     scenario: Scenario, policy: str, seed: int, journal: Journal | None, observe_only: bool, watch: Watcher | None
 ) -> Run:
-    """One run; with a journal that has a part of the run, the result still covers the whole run."""
+    """Run the scenario under one policy; a journal with a part of the run is continued, and the result covers the whole run."""
     if journal is None:
         return runner(scenario)(scenario, policy, seed, None, watch, observe_only)
     _claim(journal, _about(scenario, seed, policy, observe_only))
@@ -174,7 +174,7 @@ def _about(scenario: Scenario, seed: int, policy: str, observe_only: bool) -> di
 
 
 def _claim(journal: Journal, wanted: Mapping[str, str]) -> None:
-    """A journal belongs to one scenario as it was written then, one seed and one policy, with or without its actions."""
+    """Claim a journal for one scenario, seed and policy; refuse a journal that belongs to another run."""
     known = journal.about()
     sentences = {"content": "was begun before the scenario was changed", "begun": f"was begun {known.get('begun')}"}
     for key, value in wanted.items():
@@ -189,7 +189,7 @@ def _claim(journal: Journal, wanted: Mapping[str, str]) -> None:
 
 
 def simulate_seeds(experiment: Experiment, seeds: Sequence[int]) -> Iterator[tuple[Summary, list[Bar]]]:
-    """Seeds side by side, one process per core; results come in order."""
+    """Run seeds in parallel, one process per core; results come in the order of the seeds."""
     jobs = [(experiment, seed) for seed in seeds]
     # A pool, because leaving it ends the processes at once, also those in the middle of their work.
     with Pool(min(len(seeds), os.cpu_count() or 1), _quietly) as pool:

@@ -29,7 +29,7 @@ class OperatorSpec:
     split: bool = False
     """Rows are divided among the children; otherwise each child gets all of them."""
     lanes: int = 1
-    """0 in the epoch model: fused, it runs in the tasks of its input and has no stage of its own."""
+    """The initial number of lanes; 0 in the epoch model means fused: the operator runs in the tasks of its input, without a stage."""
     max_lanes: int | None = None
     weight: float = 1.0
     state_mb: float = 0.0
@@ -39,20 +39,20 @@ class OperatorSpec:
     row_kb: float = 1.0
     """Memory that a retained or waiting row takes."""
     slices: int = 0
-    """Into how many slices its keys are cut; 0: any lane takes any row."""
+    """The number of slices of the key space; 0 means that any lane takes any row."""
     zipf: float = 0.0
-    """How uneven the slices are: the n-th largest gets rows in proportion to n to the power of minus this."""
+    """Exponent of the Zipf distribution of rows over slices: the n-th largest slice gets rows in proportion to n ** -zipf."""
     transit_s: float = 0.0
-    """Seconds per row on its way to a lane and from it, through a broker; only where hosts are leased."""
+    """Seconds that a row travels to a lane and from the lane through a broker; only for leased hosts."""
     cores: float = 0.0
-    """Cores that are kept for a lane, where hosts are leased."""
+    """Cores reserved for a lane; only for leased hosts."""
     memory_mb: float = 0.0
-    """Memory that is kept for a lane there."""
+    """Megabytes of memory reserved for a lane; only for leased hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A source that makes its rows itself, as many as its lanes can; for the lane model."""
+    """The load of a source that generates as many rows as its lanes can process; for the lane model."""
 
     def rate_rows_s(self, at_s: float) -> float:
         return math.inf
@@ -60,19 +60,19 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Noise on top of a job's load, interval by interval, and single intervals far off."""
+    """Noise on top of a job's load: each interval differs a little, and some intervals are outliers."""
 
     spread: float = 0.0
-    """The load of each interval is anywhere within this share of what it should be."""
+    """The largest deviation of the load of an interval, as a share of the pattern's load."""
     outliers_h: float = 0.0
-    """Intervals per hour that are far off instead."""
+    """The number of outlier intervals per hour."""
     outlier: float = 1.0
-    """The load of such an interval is this many times what it should be, or none at all."""
+    """The load of an outlier interval is this multiple of the pattern's load, or zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCosts:
-    """What an epoch takes besides its rows; measured on a cluster, these let the epoch model predict it."""
+    """The costs of an epoch besides its rows; costs measured on a cluster let the epoch model predict that cluster."""
 
     fixed_s: float = constants.EPOCH_FIXED_S
     fixed_cores_s: float = constants.EPOCH_FIXED_CORES_S
@@ -91,7 +91,7 @@ class JobSpec:
     pace_s: float = 0.0
     jitter: Jitter = field(default_factory=Jitter)
     epoch_costs: EpochCosts | None = None
-    """What its epochs take besides their rows, in the epoch model; None: as those of the scenario."""
+    """The costs of the job's epochs besides their rows, in the epoch model; None means the costs of the scenario."""
     share: int = 1
     """Weight of the job when slots are short, in the epoch model."""
     tenant_weight: float = 1.0
@@ -102,7 +102,7 @@ class JobSpec:
         return Job(self.name, Graph.of(*operators), self.intent, self.tenant, self.tenant_weight)
 
     def allocation(self, paced: bool) -> JobAllocation:
-        """What the job starts with."""
+        """Return the allocation that the job starts with."""
         return JobAllocation({o.name: o.lanes for o in self.operators if o.lanes}, self.pace_s if paced else None)
 
 
@@ -114,7 +114,7 @@ class HostSpec:
     cores: float
     memory_gb: float
     slots: int | None = None
-    """Tasks it runs at once, in the epoch model; as many as it has cores if not given."""
+    """Tasks that the host runs at once, in the epoch model; None means as many as the host has cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +153,18 @@ class Scenario:
     policies: tuple[str, ...] = ("headgate", "static")
     settings: Settings = field(default_factory=Settings)
     paper: Mapping[str, str] = field(default_factory=dict)
-    """What the paper reports, by the name of the figure it belongs beside."""
+    """Figures of the paper, by the name of each figure."""
     sweep: tuple[Variant, ...] = ()
     """Variants of this scenario that are run as well."""
     epoch_costs: EpochCosts = field(default_factory=EpochCosts)
     user_policies: Mapping[str, str] = field(default_factory=dict)
-    """By name, where each policy of the user's is to be found."""
+    """The import path of each policy of the user, by the name of the policy."""
     directory: str = ""
-    """Where import paths are looked for first."""
+    """The directory that is searched first for import paths."""
     burst_s: float = 0.0
-    """Rows come in bursts this far apart, where hosts are leased; 0: evenly."""
+    """Seconds between two bursts of rows, for leased hosts; 0 means that rows arrive evenly."""
     terms: Terms | None = None
-    """What can be leased, and what it costs, where hosts are."""
+    """The hosts that can be leased, and their prices; None if hosts are not leased."""
 
 
 @dataclass(frozen=True, slots=True)

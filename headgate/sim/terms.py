@@ -36,7 +36,7 @@ def read_terms(table: Table, jobs: tuple[JobSpec, ...]) -> Terms:
 
 
 def check_events(events: tuple[Event, ...], terms: Terms) -> None:
-    """Refuse what cannot happen to leased hosts, and jobs that come later and fit on none."""
+    """Refuse events that leased hosts cannot have, and later jobs with lanes that no host type can hold."""
     for event in events:
         if event.kind in ("restore-host", "slow-host", "cpu-load"):
             raise ScenarioError(f"event {event.kind} cannot happen to hosts that are leased; fail-host can")
@@ -45,7 +45,7 @@ def check_events(events: tuple[Event, ...], terms: Terms) -> None:
 
 
 def needs_of(jobs: tuple[JobSpec, ...]) -> dict[OperatorKey, Need]:
-    """What is kept for one lane of each operator."""
+    """Return the cores and memory reserved for one lane of each operator."""
     needs = {(job.name, one.name): Need(one.cores, one.memory_mb) for job in jobs for one in job.operators}
     for (job, operator), need in needs.items():
         if need == Need(0, 0):

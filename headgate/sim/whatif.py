@@ -21,20 +21,20 @@ from headgate.sim.run import Run, run
 from headgate.sim.spec import HostSpec, JobSpec, Scenario
 
 ALL = "all"
-"""In place of the name of a job: every job."""
+"""The name that stands for every job."""
 SEED = 1
 FIELDS = ("latency", "percentile", "juice", "worth", "shape")
-"""Of an intent, what can be changed."""
+"""The fields of an intent that can be changed."""
 DOUBTFUL = 0.1
 """The model is called doubtful if it misses the satisfaction of today by more than this."""
 MOST_DOUBLINGS = 6
-"""The search ends at this many doublings of the cluster."""
+"""The search for a large enough cluster ends after doubling the cluster this many times."""
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
 class Unit(Enum):
-    """What the search for a large enough cluster counts."""
+    """The unit in which the search for a large enough cluster counts."""
 
     SLOTS = "slots"
     HOSTS = "hosts"
@@ -42,12 +42,12 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WhatIfChanges:
-    """What is different from now."""
+    """The changes to the running jobs and the cluster."""
 
     loads: Mapping[str, float] = field(default_factory=dict)
-    """By job, or `ALL`, the multiple of its input."""
+    """The factor by which the input of a job is multiplied, by job or `ALL`."""
     intents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By job, the fields of its intent that change."""
+    """The fields of the intent that change, by job."""
     slots: int | None = None
     """Slots of all hosts together."""
     hosts: int | None = None
@@ -55,15 +55,15 @@ class WhatIfChanges:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of the running jobs."""
+    """A question about the running jobs."""
 
     changes: WhatIfChanges = field(default_factory=WhatIfChanges)
     hold: bool = False
-    """Lanes and pace stay as they are; otherwise the scheduler changes them as it would."""
+    """Whether lanes and pace stay as they are; otherwise the scheduler may change lanes and pace."""
     after_s: float = 900.0
-    """How long the jobs have run like that when they are judged."""
+    """Seconds for which jobs run with the changes before the jobs are judged."""
     until_met: Unit | None = None
-    """Search for the least that meets all intents."""
+    """The unit in which to search for the smallest cluster that meets all intents; None for no search."""
 
 
 # -- what is answered --------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class JobOutlook:
-    """One job, measured or predicted."""
+    """The outlook of one job, measured or predicted."""
 
     intent: str
     worth: float
@@ -85,7 +85,7 @@ class JobOutlook:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """All jobs, measured or predicted."""
+    """The outlook of all jobs, measured or predicted."""
 
     jobs: Mapping[str, JobOutlook]
     hosts: int
@@ -95,7 +95,7 @@ class Outlook:
 
     @property
     def satisfaction(self) -> float:
-        """Utility of all jobs as a share of what they are worth."""
+        """Utility of all jobs as a share of the worth of all jobs."""
         return sum(one.utility or 0.0 for one in self.jobs.values()) / sum(one.worth for one in self.jobs.values())
 
     @property
@@ -115,17 +115,17 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Now against then."""
+    """The answer to a question: the jobs as measured now, and the jobs as predicted with the changes."""
 
     now: Outlook
-    """As measured."""
+    """The jobs as measured, without the changes."""
     then: Outlook
-    """As predicted."""
+    """The jobs as predicted, with the changes."""
     modelled_now: float
     """The satisfaction that the model predicts without any change."""
     notes: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
-    """Sizes of the cluster, in order; empty without a search."""
+    """The sizes of the cluster that the search tried, in order of size; empty without a search."""
     enough: int | None = None
     """The least size that meets all intents; None without a search, or if none does."""
 
@@ -151,7 +151,7 @@ def answer_question(journal: Journal, question: Question) -> Answer:
 
 
 def summary(answer: Answer) -> dict[str, Any]:
-    """An answer for programs."""
+    """Return an answer as an object for programs."""
     return {
         "now": _outlook_summary(answer.now),
         "then": _outlook_summary(answer.then),
@@ -228,7 +228,7 @@ def _recorded_job_outlook(one: JobRecord) -> JobOutlook:
 
 
 def with_changes(scenario: Scenario, changes: WhatIfChanges, left_out: Mapping[str, str] | None = None) -> Scenario:
-    """The scenario with these changes; a job that it does not have is refused in a sentence."""
+    """Return the scenario with these changes; refuse a change of a job that the scenario does not have."""
     _check_names(scenario, changes, left_out or {})
     jobs = tuple(_changed_job(job, changes) for job in scenario.jobs)
     scenario = dataclasses.replace(scenario, jobs=jobs)
@@ -263,7 +263,7 @@ def _changed_intent(job: JobSpec, fields: Mapping[str, Any]) -> Intent:
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """So many times another load."""
+    """A load multiplied by a factor."""
 
     load: Any
     factor: float
@@ -282,7 +282,7 @@ def _host_slots(host: HostSpec) -> int:
 
 
 def _with_hosts(scenario: Scenario, count: int) -> Scenario:
-    """So many hosts; those that come are like the last one that is there."""
+    """Return the scenario with `count` hosts; added hosts are copies of the last host."""
     count = int(number(count, "hosts", low=1))
     known = scenario.hosts[:count]
     more = (
@@ -292,13 +292,13 @@ def _with_hosts(scenario: Scenario, count: int) -> Scenario:
 
 
 def _without_lost_hosts(scenario: Scenario) -> Scenario:
-    """What others want on a host that goes, they do not want on the remaining ones."""
+    """Drop the events of hosts that the scenario no longer has, so that load of others on these hosts does not move to other hosts."""
     names = {host.name for host in scenario.hosts}
     return dataclasses.replace(scenario, events=tuple(one for one in scenario.events if one.target in names))
 
 
 def _with_slots(scenario: Scenario, count: int) -> Scenario:
-    """So many slots, spread evenly; where a slot is a core, cores follow."""
+    """Return the scenario with `count` slots, spread evenly; a host with one slot per core gets as many cores as slots."""
     hosts = len(scenario.hosts)
     count = int(number(count, "slots", low=hosts))
     shares = [count // hosts + (index < count % hosts) for index in range(hosts)]
@@ -355,7 +355,7 @@ def _search(scenario: Scenario, unit: Unit | None, policy: str) -> tuple[tuple[T
 
 
 def least_size(attempt: Callable[[int], Tried], low: int, now: int, high: int) -> tuple[tuple[Tried, ...], int | None]:
-    """All that was tried, by size, and the least size that is enough: doubled until it is, then halved between both ends."""
+    """Search for the least size that is enough, by doubling and then by bisection; return all sizes tried, and the least size or None."""
     tried: dict[int, Tried] = {}
 
     def is_enough(size: int) -> bool:

@@ -1,7 +1,7 @@
-"""A service under random faults: whatever is killed, frozen, full or away, each row counts exactly once and output is soon current.
+"""A service under random faults: processes are killed and frozen, the disk is full, Redis is away, and each row must count exactly once.
 
-A real `headgate run --hosts local:3` in processes of its own, fed from a real Redis. Faults come in bursts from a printed seed;
-after each burst it is measured how long it takes until the rows that arrived by then are put out.
+The benchmark runs `headgate run --hosts local:3` in processes of its own, fed from a real Redis. Faults come in bursts from a printed seed;
+after each burst, the benchmark measures how long the output takes to catch up with the input.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from headgate.sim.reports.bars import Bar
 RATE_ROWS_S = 50.0
 FAULTS_PER_MINUTE = 6.0
 GAP_S = (0.3, 4.0)
-"""Time between two faults of a burst."""
+"""Shortest and longest seconds between two faults of a burst."""
 LONGEST_BURST = 5
 FIRST_S = 300.0
-"""Until the first rows are put out."""
+"""Seconds within which the first rows must be put out."""
 PATIENCE_S, PATIENCE_STARTS = 120.0, 2.0
-"""If the output is not current so long after a burst, and for so many times as long as the first start took, a person steps in."""
+"""If output is not current after this time, or after this multiple of the first start's time, an operator has to step in."""
 LONGEST = 2.0
-"""Faults come for this many times the asked time at most: a slow machine needs longer for as many."""
+"""Faults are injected for at most this multiple of the requested time, because a slow machine needs longer for the same number."""
 DRAIN_S = 300.0
 NEWER_S = 1.0
-"""Output is current when it has the rows that arrived within this time after the last fault: what was put out before does not count."""
+"""Output is current when the rows that arrive within these seconds after the last fault are put out; earlier output does not count."""
 LOOK_S = 1.0
 STALE_ROUNDS = 3
 MEDIAN_S = 20.0
@@ -52,23 +52,23 @@ MEDIAN_S = 20.0
 
 @dataclass(slots=True)
 class ChaosCourse:
-    """What happened."""
+    """The events and measurements of one run."""
 
     faults: int = 0
     recoveries_s: list[float] = field(default_factory=list)
-    """From the end of each burst to current output; where an operator had to step in, to that moment."""
+    """Seconds from the end of each burst to current output, or to the intervention of an operator."""
     rescues: int = 0
-    """How often an operator had to resume the job, or to kill the service."""
+    """The number of times that an operator had to resume the job or kill the service."""
     looks: int = 0
     stale: int = 0
-    """Looks at which a job was shown as met on old readings."""
+    """The number of looks at which the status showed an intent as met on stale readings."""
     drained: bool = False
     ended: bool = False
     left: int = 0
 
 
 def measure(minutes: float = 10.0, seed: int | None = None) -> Result:
-    """So many minutes of faults, then the comparison of all output with all input."""
+    """Inject faults for `minutes`, and compare all output with all input."""
     seed = secrets.randbelow(10**6) if seed is None else seed
     place = Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
     _tell(f"seed {seed}; logs in {place}, which goes if all is well")
@@ -109,7 +109,7 @@ def _ran(place: Path, course: ChaosCourse, minutes: float, seed: int) -> OutputF
 
 
 def _break(scene: Scene, feeder: Feeder, course: ChaosCourse, minutes: float, faults: Iterator[Fault]) -> None:
-    """Bursts of faults until the time is over and there were enough: longer ones if there were too few for the time that has passed."""
+    """Inject bursts of faults until the time is over and there were enough faults; bursts get longer if there are too few faults."""
     scene.service.keep_running()
     started_s = _current(scene, feeder, FIRST_S)
     if started_s is None:
@@ -131,7 +131,7 @@ def _break(scene: Scene, feeder: Feeder, course: ChaosCourse, minutes: float, fa
 
 
 def _burst(scene: Scene, course: ChaosCourse, faults: Iterator[Fault], size: int) -> None:
-    """Some faults shortly after one another; what lasts is over when this returns."""
+    """Inject `size` faults in quick succession; return when all lasting faults are over."""
     lasting: list[tuple[float, Injected]] = []
     injected = 0
     while injected < size:
@@ -154,7 +154,7 @@ def _over(lasting: tuple[float, Injected]) -> bool:
 
 
 def _sleep(scene: Scene, for_s: float) -> None:
-    """Meanwhile a watcher restarts the service, as systemd would."""
+    """Sleep, and restart the service if the service has ended, as systemd would."""
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         if scene.service.keep_running() and scene.service.starts > 1:
@@ -163,12 +163,12 @@ def _sleep(scene: Scene, for_s: float) -> None:
 
 
 def _current(scene: Scene, feeder: Feeder, within_s: float) -> float | None:
-    """Seconds until the output has all rows that arrived until a moment from now."""
+    """Return the seconds until the output has all rows that arrive within `NEWER_S` from now; None if that takes too long."""
     return _within(within_s, scene, feeder.fed.rows + round(NEWER_S * feeder.rate_rows_s))
 
 
 def _within(limit_s: float, scene: Scene, rows: int) -> float | None:
-    """Seconds until so many rows are put out; None if that takes too long."""
+    """Return the seconds until `rows` rows are put out; None if that takes too long."""
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < limit_s:
         found = scene.redis.rows("out")
@@ -179,7 +179,7 @@ def _within(limit_s: float, scene: Scene, rows: int) -> float | None:
 
 
 def _rescued(scene: Scene, feeder: Feeder, course: ChaosCourse) -> bool:
-    """What a person would do; the benchmark has failed, but goes on to see what else happens."""
+    """Step in as an operator would: the benchmark has failed, but continues to find other faults."""
     course.rescues += 1
     job = ((scene.service.status() or {}).get("jobs") or {}).get(JOB) or {}
     _tell(f"not current in time: {job.get('state', 'no answer')}; {job.get('reason', '')}")
@@ -193,7 +193,7 @@ def _rescued(scene: Scene, feeder: Feeder, course: ChaosCourse) -> bool:
 
 @contextmanager
 def _watched(service: SupervisedService, course: ChaosCourse) -> Iterator[None]:
-    """Look at the status once a second, and remember which processes there are."""
+    """Look at the status once a second, and record the processes of the service."""
     over = threading.Event()
 
     def look() -> None:
@@ -223,7 +223,7 @@ def _shown_on_old_readings(status: Mapping[str, Any]) -> bool:
 
 
 def _left(service: SupervisedService) -> int:
-    """Processes that are still there some seconds after the service has ended."""
+    """Return the number of processes that still run 15 seconds after the service has ended."""
     deadline_s = time.monotonic() + 15
     while (left := service.left()) and time.monotonic() < deadline_s:
         time.sleep(0.2)
@@ -233,7 +233,7 @@ def _left(service: SupervisedService) -> int:
 
 
 def _keep_logs(home: Path, place: Path) -> None:
-    """The disk goes; what tells about a failure stays."""
+    """Copy logs from the disk, which is unmounted, to a place that stays."""
     for path in home.glob("spark.*"):
         shutil.copy(path, place)
     if (home / "hosts").exists():

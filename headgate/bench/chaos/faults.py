@@ -1,4 +1,4 @@
-"""What goes wrong under chaos: each fault is one entry of a table, drawn from a seed."""
+"""The faults under chaos: each fault is one entry of a table, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headgate.bench.chaos.store import Disk, RedisServer
 
 FREEZE_S = 20.0
 REDIS_S, FULL_S, PAUSE_S = (3.0, 10.0), (5.0, 12.0), (1.0, 5.0)
-"""Shortest and longest time that each of them lasts."""
+"""Shortest and longest seconds of a stopped Redis, a full disk and a paused job."""
 LATENCIES = ("300ms", "800ms", "2s", "6s", "15s")
 LEVERS = ({"read_limit": 200}, {"read_limit": 5000}, {"share": 1}, {"share": 3})
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that can go wrong."""
+    """The components that faults are injected into."""
 
     service: SupervisedService
     redis: RedisServer
@@ -28,13 +28,13 @@ class Scene:
     random: random.Random
 
     def between(self, limits: tuple[float, float]) -> float:
-        """A time in between."""
+        """Return a random time between two limits."""
         return self.random.uniform(*limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A fault that happened; what lasts is ended by whoever injected it, and is not over before `end` says so."""
+    """An injected fault; the injector ends a lasting fault, and the fault is over once `end` returns true."""
 
     what: str
     lasts_s: float = 0.0
@@ -42,11 +42,11 @@ class Injected:
 
 
 Fault = Callable[[Scene], Injected | None]
-"""None if there is nothing at the moment that it could happen to."""
+"""A function that injects a fault; returns None if the fault is not possible at the moment."""
 
 
 def kill(role: ProcessRole) -> Fault:
-    """`kill -9` of one process in that role."""
+    """Return a fault that ends one process in the role with `kill -9`."""
 
     def inject(scene: Scene) -> Injected | None:
         process = _one(scene, role)
@@ -56,7 +56,7 @@ def kill(role: ProcessRole) -> Fault:
 
 
 def freeze(scene: Scene) -> Injected | None:
-    """SIGSTOP of one process in any role: it is there, but does not answer."""
+    """Freeze one process in a random role with SIGSTOP: the process exists, but does not answer."""
     role = scene.random.choice(list(ProcessRole))
     process = _one(scene, role)
     if process is None or not _done(process.suspend):
@@ -65,7 +65,7 @@ def freeze(scene: Scene) -> Injected | None:
 
 
 def stop_redis(scene: Scene) -> Injected:
-    """Redis is away, and comes back with its data."""
+    """Stop Redis for a while; Redis keeps its data."""
 
     def start() -> bool:
         scene.redis.start()
@@ -76,7 +76,7 @@ def stop_redis(scene: Scene) -> Injected:
 
 
 def fill_disk(scene: Scene) -> Injected | None:
-    """No block is left on the file system of home and output."""
+    """Fill the file system of home and output to the last block."""
     if scene.disk.refusal:
         return None
 
@@ -89,7 +89,7 @@ def fill_disk(scene: Scene) -> Injected | None:
 
 
 def pause(scene: Scene) -> Injected | None:
-    """The job is paused, and resumed later; a request that got no answer may have been heard."""
+    """Pause the job and resume the job later; a request without an answer may still have been executed."""
     if scene.service.status() is None:
         return None
     scene.service.change("POST", "/pause")
@@ -97,14 +97,14 @@ def pause(scene: Scene) -> Injected | None:
 
 
 def change_intent(scene: Scene) -> Injected | None:
-    """Another latency: the control loop gives the job other lanes and another pace."""
+    """Change the latency of the intent, so that the control loop changes lanes and pace."""
     latency = scene.random.choice(LATENCIES)
     done = scene.service.change("PATCH", "", {"intent": {"latency": latency}})
     return Injected(f"intent {latency}") if done else None
 
 
 def change_levers(scene: Scene) -> Injected | None:
-    """Another read limit or share."""
+    """Change the read limit or the share of the job."""
     lever = scene.random.choice(LEVERS)
     return Injected(f"{lever}") if scene.service.change("PATCH", "", lever) else None
 
@@ -123,11 +123,11 @@ FAULTS: tuple[tuple[Fault, int], ...] = (
     (change_intent, 3),
     (change_levers, 2),
 )
-"""Faults, and how often each comes in a turn: those that cost a restart of Spark are the rarest."""
+"""Faults with their number per turn; faults that cost a restart of Spark are the rarest."""
 
 
 def drawn(seed: int) -> Iterator[Fault]:
-    """All faults turn by turn, each turn in another order, without end; the same for the same seed."""
+    """Yield all faults turn by turn without end, each turn in a random order; the same seed yields the same faults."""
     order = random.Random(seed)
     turn = [fault for fault, times in FAULTS for _ in range(times)]
     while True:

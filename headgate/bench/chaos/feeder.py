@@ -1,4 +1,4 @@
-"""Rows for a job under chaos: numbered within their keys, each fed once whatever happens to Redis, and remembered."""
+"""Feeds rows to a job under chaos: rows are numbered within their keys, and each row is fed exactly once whatever happens to Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHTS = [1 / (key + 1) ** 1.1 for key in range(KEYS)]
 """A few keys have most of the rows (Zipf)."""
 TICK_S = 0.05
 LARGEST_BATCH = 500
-"""Rows that are fed together after Redis was away."""
+"""The most rows of a batch; batches grow to this size after Redis was away."""
 LEAST_VALUE, MOST_VALUE = -1000, 10_000
 
 _FEED = """
@@ -28,12 +28,12 @@ end
 redis.call('SET', 'fed', ARGV[1])
 return 1
 """
-"""A batch whose answer got lost is sent again; its number tells whether it is in already."""
+"""The script that adds a batch; a batch that is sent again after a lost answer is recognised by its number."""
 
 
 @dataclass(slots=True)
 class Fed:
-    """What is in Redis, as the feeder knows it. Owned by the feeder's thread; others read the number of rows."""
+    """The rows in Redis, as the feeder knows them; owned by the feeder's thread, other threads read only the number of rows."""
 
     rows: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -41,7 +41,7 @@ class Fed:
 
 
 class Feeder:
-    """Feeds at a constant rate until it is stopped; rows that were due while Redis was away follow."""
+    """Feeds rows at a constant rate until stopped; rows that were due while Redis was away are fed later."""
 
     def __init__(self, url: str, seed: int, rate_rows_s: float) -> None:
         self.fed = Fed()
@@ -55,7 +55,7 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the last batch is in."""
+        """Stop feeding; return when Redis has the last batch."""
         self._stop.set()
         self._thread.join()
         self._client.close()

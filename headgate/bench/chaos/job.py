@@ -15,7 +15,7 @@ CHECKED = "key string, seq long, value long, n long, repeated long, arrived time
 
 
 def topology(url: str, out: str) -> Topology:
-    """Every row carries its key and its number within the key: whatever is lost or doubled shows."""
+    """Return the job; every row carries its key and its number within the key, so that a lost or doubled row shows."""
     job = Topology("chaos", Intent(latency="2s", worth=20))
     stream = sources.redis("in1", "in2", schema="key string, seq long, value long", url=url)
     rows = job.source("rows", stream, max_lanes=MOST_LANES)
@@ -33,12 +33,12 @@ def topology(url: str, out: str) -> Topology:
 
 
 def mark(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As it came: the operator is there to have lanes that can be killed."""
+    """Return the row unchanged; the operator exists so that lanes can be killed."""
     return {name: row[name] for name in ("key", "seq", "value", "arrived")}
 
 
 def check(key: str, event: Mapping[str, Any], state: Any, emit: Callable[[Mapping[str, Any]], None]) -> None:
-    """How many events the key had so far, and whether this number was among them: each is known to be new or repeated."""
+    """Emit the number of events of the key so far, and whether the event's number was seen before."""
     seq, n = event["seq"], state.n.get() + 1
     state.n.set(n)
     repeated = int(seq < state.low.get() or str(seq) in state.ahead)

@@ -1,4 +1,4 @@
-"""What the output must be, from what was fed: no row lost, none doubled, no sequence broken, totals exact."""
+"""Checks the output of a chaos run against the input: no row lost or doubled, no gap in a sequence, and exact totals."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PAGE = 5000
 
 @dataclass(frozen=True, slots=True)
 class OutputFaults:
-    """What is wrong with the output; all zero if nothing is."""
+    """The number of rows of the output, and the numbers of its faults, which are zero if the output is right."""
 
     rows: int
     lost: int
     doubled: int
     sequence_errors: int
-    """Keys whose events were not counted 1, 2, 3, …, and events that were taken for repeated ones."""
+    """Keys with events that were not counted 1, 2, 3, …, and events that were taken for repeated events."""
     wrong_totals: int
-    """Keys whose last count and sum in the files differ from what was fed."""
+    """Keys whose last count and sum in the files differ from the input."""
 
 
 def verdict(client: Redis, out: Path, fed: Fed) -> OutputFaults:
-    """Compare the stream and the files with what was fed."""
+    """Compare the stream and the files with the input."""
     rows: Counter[tuple[str, int]] = Counter()
     numbers: dict[str, list[int]] = {}
     repeated = 0

@@ -1,4 +1,4 @@
-"""The service under chaos: `headgate run` as a process, whatever belongs to it by role, and what its API says."""
+"""The service under chaos: runs `headgate run` as a process, finds the processes of the service by role, and calls the service's API."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import psutil
 JOB = "chaos"
 HOSTS = 3
 STOP_S = 90.0
-"""A service that has not ended so long after SIGTERM is killed, and what it leaves counts."""
+"""Seconds after SIGTERM after which a service that has not ended is killed; processes still running after that count as left."""
 ASK_S = 5.0
 CHANGE_S = 60.0
-"""A pause waits for the epoch in flight."""
+"""Seconds to wait for a change, because a pause waits for the epoch in flight."""
 SETTINGS = ("merge_epochs=10", "upkeep_epochs=3", "back_off_limit_s=5")
 
 
 class ProcessRole(enum.Enum):
-    """What a process of a service is there for."""
+    """The role of a process of a service."""
 
     DRIVER = "driver"
     JVM = "JVM of the driver"
@@ -45,7 +45,7 @@ _LANES = ["headgate.spark.processes.daemon", "pyspark.worker"]
 
 
 class SupervisedService:
-    """Started again by whoever watches it when it has ended, as an operator or systemd would."""
+    """A service that a watcher starts again after the service has ended, as an operator or systemd would."""
 
     def __init__(self, home: Path, url: str, out: Path, log: Path) -> None:
         self.home, self.starts = home, 0
@@ -57,14 +57,14 @@ class SupervisedService:
         self._log: IO[bytes] = log.open("ab")
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        """Of what was seen."""
+        """Guards `_seen`."""
         self._seen: set[psutil.Process] = set()
-        """Every process that ever belonged to the service; a later process with the same number is another one."""
+        """Every process that ever belonged to the service; a later process with the same id counts as another process."""
 
     # -- its life
 
     def keep_running(self) -> bool:
-        """Start it unless it runs; whether it had to be started."""
+        """Start the service unless the service runs; return whether a start was needed."""
         if self._process is not None and self._process.poll() is None:
             return False
         self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class SupervisedService:
         return True
 
     def stop(self) -> bool:
-        """Ask it to end; whether it did."""
+        """Stop the service with SIGTERM; return whether the service ended in time."""
         if self._process is None or self._process.poll() is not None:
             return True
         self.processes()
@@ -87,13 +87,13 @@ class SupervisedService:
         return True
 
     def kill(self) -> None:
-        """The process that was started; what it has started shows that it can do without, or ends."""
+        """Kill the process of the service; the processes that the service has started must survive or end by themselves."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def close(self) -> None:
-        """Nothing of it is left, whatever happened."""
+        """Kill every process of the service."""
         self.kill()
         self.processes()
         for process in self.left():
@@ -104,7 +104,7 @@ class SupervisedService:
     # -- its processes
 
     def processes(self) -> Mapping[ProcessRole, list[psutil.Process]]:
-        """Those that run, by role; processes that have none of these roles are remembered all the same."""
+        """Return the running processes by role; processes without a role are remembered for `left`, too."""
         members = {process.pid: process for root in self._roots() for process in _with_children(root)}
         with self._lock:
             self._seen.update(members.values())
@@ -113,7 +113,7 @@ class SupervisedService:
             role = _role(process)
             if role is not None:
                 found[role].append(process)
-        # The driver is what started the JVM: the service, or a child of it. A JVM without one belongs to the system, which must live.
+        # The driver is the process that started the JVM: the service, or a child. A JVM without driver belongs to the system and must live.
         started = (_parent(process) for process in found[ProcessRole.JVM])
         found[ProcessRole.DRIVER] = [
             members[parent.pid] for parent in started if parent is not None and parent.pid in members
@@ -121,12 +121,12 @@ class SupervisedService:
         return found
 
     def left(self) -> list[psutil.Process]:
-        """Processes of it that still run."""
+        """Return the processes of the service that still run."""
         with self._lock:
             return [process for process in self._seen if _runs(process)]
 
     def _roots(self) -> Iterator[psutil.Process]:
-        """Master and workers outlive their driver: they are known by the home in their arguments."""
+        """Yield the processes with the home in their arguments, because master and workers outlive their driver."""
         home, this = str(self.home), psutil.Process()
         for process in psutil.process_iter():
             try:
@@ -139,7 +139,7 @@ class SupervisedService:
     # -- its API
 
     def status(self) -> Mapping[str, Any] | None:
-        """None if it does not answer."""
+        """Return the status of the service; None if the service does not answer."""
         try:
             found: Mapping[str, Any] = self._asked("GET", "/status", ASK_S).json()
         except (httpx.HTTPError, OSError, ValueError, KeyError):
@@ -147,7 +147,7 @@ class SupervisedService:
         return found
 
     def change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bool:
-        """Ask for something about the job; whether it was done."""
+        """Send a request about the job; return whether the request succeeded."""
         try:
             return self._asked(method, f"/jobs/{JOB}{path}", CHANGE_S, body).is_success
         except (httpx.HTTPError, OSError, ValueError, KeyError):
@@ -181,11 +181,11 @@ def _parent(process: psutil.Process) -> psutil.Process | None:
 
 
 def _role(process: psutil.Process) -> ProcessRole | None:
-    """By its arguments; None if it has no role, or has ended."""
+    """Return the role of a process by its arguments; None if the process has no role or has ended."""
     try:
         arguments = process.cmdline()
         known = (_CLASSES[argument] for argument in arguments if argument in _CLASSES)
-        # The process that lanes are forked from has the same arguments; killing it is killing all of them.
+        # The process that lanes are forked from has the same arguments as a lane; killing that process kills all lanes.
         parent = process.parent() if arguments[-2:] == _LANES else None
         lane = ProcessRole.LANE if parent is not None and parent.cmdline() == arguments else None
         return next(known, lane)

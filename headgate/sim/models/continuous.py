@@ -1,7 +1,7 @@
-"""The continuous model: operators whose lanes are threads that live on, rows that flow (as in Storm).
+"""The continuous model: the lanes of operators are long-lived threads, and rows flow continuously (as in Storm).
 
 A fluid model in steps of `STEP_S`: a queue per edge, lanes as servers, the cores of a host shared among the lanes that want to
-run. Mean waiting in a queue that does not overflow is Allen-Cunneen's approximation; a queue that does is exact.
+run. The mean wait in a queue without backlog is Allen-Cunneen's approximation; backlog is exact.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Operators(Mapping[str, OperatorReading]):
 
 
 class ContinuousEngine(SimulatedEngine):
-    """Simulates a cluster of hosts on which lanes live on."""
+    """Simulates a cluster of hosts with long-lived lanes."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self._order: list[tuple[str, str]] = []
@@ -133,7 +133,7 @@ class ContinuousEngine(SimulatedEngine):
         self._all_run_from_s = max(self._all_run_from_s, self._paused_until[name])
 
     def _settle_lanes(self, name: str) -> None:
-        """Spread a job's lanes evenly over the living hosts, those with the fewest lanes first; without any they stay."""
+        """Spread a job's lanes evenly over living hosts, the hosts with the fewest lanes first; lanes do not move if no host lives."""
         self._save()
         if not self._alive.any() and (name, self._specs[name].operators[0].name) in self._place:
             return
@@ -196,7 +196,7 @@ class ContinuousEngine(SimulatedEngine):
         self._from_outside = [(p, e.job, e.child) for p, e in enumerate(self._edges) if e.parent == OUTSIDE]
 
     def _wire(self) -> None:
-        """Where each job's counters are, so that a reading is a matter of looking them up."""
+        """Note the positions of each job's counters in the arrays, so that a reading only looks counters up."""
         inputs: dict[tuple[str, str], list[tuple[str, int]]] = {key: [] for key in self._order}
         outputs: dict[tuple[str, str], list[tuple[str, int]]] = {key: [] for key in self._order}
         positions: dict[str, list[int]] = {name: [] for name in self._specs}
@@ -285,12 +285,12 @@ class ContinuousEngine(SimulatedEngine):
         return running[self._job_of]
 
     def _pressure(self) -> Floats:
-        """Hosts short of memory slow down."""
+        """Return the speed of each host, as a share: a host short of memory slows down."""
         over = np.maximum(0.0, self._memory_used - constants.MEMORY_PRESSURE)
         return np.maximum(constants.LEAST_SPEED, 1.0 - constants.MEMORY_SLOPE * over)
 
     def _take_in(self) -> None:
-        """Rows that arrive from outside; the rate holds for an interval."""
+        """Set the rate of rows from outside; the rate is constant within an interval."""
         interval = int(self._now_s / NOISE_S + 1e-9)
         if interval != self._rates_interval:
             for position, job, source in self._from_outside:
@@ -319,7 +319,7 @@ class ContinuousEngine(SimulatedEngine):
         return queued
 
     def _latencies(self, service: Floats, capacity: Floats, queued: Floats, step_s: float) -> None:
-        """Time from arrival to output, mean over the rows that leave in this step."""
+        """Add up the time from arrival to output over the rows that leave in this step."""
         wait = self._waiting_s(service, capacity, queued, step_s)
         passing = wait + service
         total = np.zeros(len(self._order))
@@ -354,7 +354,7 @@ class ContinuousEngine(SimulatedEngine):
         return np.asarray(summed / weights)
 
     def _share_cores(self, share: Floats, step_s: float) -> None:
-        """How much longer a row's core time takes on each host, from how many lanes want to run there."""
+        """Update the factor by which core time is stretched on each host, from the cores that lanes and other processes want there."""
         noise = self._host_noise.factor(int(self._now_s / NOISE_S + 1e-9))
         wanted = ((self._done * self._cost / step_s)[:, None] * share).sum(axis=0) / (self._speed * noise)
         lanes = (self._lanes * self._alive[None, :]).sum(axis=0)
@@ -374,7 +374,7 @@ class ContinuousEngine(SimulatedEngine):
                 np.minimum(self._stretch * used, constants.MOST_STRETCH),
             ),
         )
-        # Hosts that stand still need no small steps; queues between them are exact in steps of any length.
+        # Hosts in a steady state need no small steps; queues between them are exact in steps of any length.
         self._steady = bool(np.abs(self._stretch / before - 1).max() < 0.01) and self._now_s >= self._all_run_from_s
         retained = ((self._done * self._retained_mb / step_s)[:, None] * share).sum(axis=0)
         self._memory_used = (lanes * constants.LANE_MB + retained) / self._memory_mb
@@ -398,7 +398,7 @@ class ContinuousEngine(SimulatedEngine):
                         self._settle_lanes(name)
 
     def _fail_over(self) -> None:
-        """Lanes of a host that has been dead for a while move to the living."""
+        """Move the lanes of each host that has been dead for `FAILOVER_S` to living hosts."""
         due = [host for at_s, host in self._failing if at_s <= self._now_s]
         if due:
             self._failing = [(at_s, host) for at_s, host in self._failing if host not in due]
@@ -430,7 +430,7 @@ class ContinuousEngine(SimulatedEngine):
         )
 
     def _latency(self, name: str) -> Latency | None:
-        """The rows put out since the last reading: a fixed part and an exponential one."""
+        """Return the latency of the rows put out since the last reading: a fixed part and an exponential part."""
         position = self._job_position[name]
         rows, total_s, fixed_s = self._job_output[:, position].tolist()
         self._job_output[:, position] = 0.0

@@ -31,7 +31,7 @@ class EpochLanes:
     slice_rows: list[float]
 
     def add(self, rows: float, even_s: float) -> None:
-        """Count an epoch: all its rows, and what an even share of them takes."""
+        """Count an epoch of `rows` rows; `even_s` is the time of a lane with an even share."""
         for lane, (share, factor) in enumerate(zip(self.shares, self.factors, strict=True)):
             self.busy_s[lane] += even_s * factor
             self.rows[lane] += rows * share
@@ -71,11 +71,11 @@ class EpochJob:
     tasks: tuple[float, float] = (0.0, 0.0)
     """Tasks of the epoch in flight that run and that wait for a slot, on average."""
     hosts: frozenset[str] = frozenset()
-    """Where the lanes of the epoch in flight are."""
+    """The hosts of the lanes of the epoch in flight."""
     version: int = -1
-    """The allocation of the epoch in flight."""
+    """The version of the allocation of the epoch in flight."""
     as_given: int = 0
-    """Epochs finished with the allocation of now."""
+    """Epochs finished with the current allocation."""
     busy_slots: float = 0.0
     pending: dict[str, float] = field(default_factory=dict)
     pending_kb: float = 0.0
@@ -88,7 +88,7 @@ class EpochJob:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMeans:
-    """What was wanted of the cluster, on average."""
+    """The mean load, running tasks and waiting tasks of the cluster."""
 
     load: float
     running: float
@@ -97,7 +97,7 @@ class ClusterMeans:
 
 @dataclass(slots=True)
 class ClusterSums:
-    """What was wanted of the cluster, multiplied by the time for which it was."""
+    """Load, running tasks and waiting tasks of the cluster, each summed over time."""
 
     seconds: float = 0.0
     load: float = 0.0
@@ -169,7 +169,7 @@ def operator_reading(run: EpochJob, name: str) -> OperatorReading:
 
 
 def rows_per_operator(run: EpochJob, rows: Mapping[str, float]) -> dict[str, float]:
-    """Rows that reach each operator when these are read at the sources."""
+    """Return the rows that reach each operator when the sources read `rows`."""
     offered = {name: rows.get(name, 0.0) for name in run.graph.operators}
     for parent, children in run.graph.children.items():
         for child in children:

@@ -1,8 +1,8 @@
 """The epoch model: one micro-batch after another per job, stages one after another, tasks on slots (as in Spark).
 
-Each epoch takes what has arrived, but no more rows than take a few seconds beyond its fixed cost, which it has whatever its size;
-it ends when its last stage does. Epochs of different jobs run side by side and share the cores; how
-much an epoch is stretched by the others is decided when it starts.
+Each epoch reads the rows that have arrived, but at most as many as take a few seconds. An epoch has a fixed cost whatever its size, and
+ends with its last stage. Epochs of different jobs run in parallel and share the cores; the slowdown of an epoch by other epochs is
+computed when the epoch starts.
 """
 
 from __future__ import annotations
@@ -58,13 +58,12 @@ class EpochEngine(SimulatedEngine):
         self._speed: dict[str, float] = {}
         self._outside_load: dict[str, float] = {}
         self._slow: dict[tuple[str, str, int], tuple[str, float]] = {}
-        """Lanes that are slow where they are: their host, and the share of their speed that is left."""
+        """The host on which each slow lane is slow, and the share of its speed that the lane has there."""
         self._weights: dict[tuple[str, str], list[float]] = {}
         self._cut_s: dict[str, float] = {}
-        """Hosts that are cut off, and since when."""
+        """The time at which each host that is cut off was cut off, in virtual seconds."""
         self._peak_kb = self._read_kb = 0.0
-        """Most memory that rows took at a time, since the last reading and before it."""
-        """Most memory that the rows of epochs took since the last reading."""
+        """Peak memory of the rows of running epochs, in kilobytes: since the last reading, and in the interval before that reading."""
         self._since = ClusterSums()
         self._means = ClusterMeans(0.0, 0.0, 0.0)
         self._costs = scenario.epoch_costs
@@ -91,7 +90,7 @@ class EpochEngine(SimulatedEngine):
         self._plan(self._now_s, spec.name, "start")
 
     def _settle(self, name: str) -> None:
-        """Lanes go round the hosts that live and are not avoided; their counters start at zero."""
+        """Place lanes round-robin on usable hosts that are not avoided; the counters of the lanes start at zero."""
         run, allocation = self._runs[name], self._allocation[name]
         alive = [host.name for host in self._usable()] or [host.name for host in self._hosts]
         allowed = [host for host in alive if host not in allocation.avoided] or alive
@@ -115,7 +114,7 @@ class EpochEngine(SimulatedEngine):
         heapq.heapify(self._agenda)
 
     def _reallocate(self, name: str) -> None:
-        """Nothing stops: the next epoch has the new lanes; a shorter pace moves its start forward."""
+        """Apply a new allocation without a pause: the next epoch has the new lanes, and a shorter pace moves its start forward."""
         run = self._runs[name]
         run.as_given = 0
         self._settle(name)
@@ -125,7 +124,7 @@ class EpochEngine(SimulatedEngine):
             self._plan_start(name)
 
     def _plan_start(self, name: str) -> None:
-        """The next epoch starts by the pace, at the moment within its slack at which few others start."""
+        """Plan the start of the next epoch by the pace, and within the slack at a moment at which few other epochs start."""
         run, pace_s = self._runs[name], self._allocation[name].pace_s or 0.0
         run.next_s = max(self._now_s, run.started_s + pace_s)
         if run.next_s > self._now_s and self.phase_slack:
@@ -235,7 +234,7 @@ class EpochEngine(SimulatedEngine):
         return {source: rows * share for source, rows in waiting.items()}
 
     def _stretch(self, name: str, lanes: Mapping[str, int], staged: Mapping[str, float]) -> tuple[float, float, float]:
-        """How much the epoch is slowed by all that want the cores, and all that want the slots, and its duration."""
+        """Return the factors by which demand for cores and demand for slots slow the epoch, and the epoch's duration."""
         run = self._runs[name]
         alone_s = self._duration_s(run, lanes, staged, 1.0, 1.0)
         others = sum(other.busy_cores for other in self._runs.values()) + sum(self._outside_load.values())
@@ -264,7 +263,7 @@ class EpochEngine(SimulatedEngine):
     def _duration_s(
         self, run: EpochJob, lanes: Mapping[str, int], staged: Mapping[str, float], stretch: float, crowd: float
     ) -> float:
-        """Stages one after another; a task holds its slot also while it waits for a look-up."""
+        """Return the duration of an epoch: stages run one after another, and a task holds its slot also during a look-up."""
         slots = self._slots()
         stages_s = 0.0
         for operator, rows in staged.items():
@@ -303,7 +302,7 @@ class EpochEngine(SimulatedEngine):
         return max(1, sum(slots_of(host) for host in self._usable()))
 
     def _slowed_row_s(self, spec: OperatorSpec, stretch: float, crowd: float) -> float:
-        """Whatever is shorter, cores or slots, sets the pace of a row: a task that waits for a slot wants no core."""
+        """Return the seconds per row under the scarcer of cores and slots: a task that waits for a slot wants no core."""
         return max(self._row_s(spec, stretch), self._row_s(spec, 1.0) * crowd)
 
     def _row_s(self, spec: OperatorSpec, stretch: float) -> float:
@@ -358,7 +357,7 @@ class EpochEngine(SimulatedEngine):
             run.points += [(least_s + spread_s * quantile, rows / len(_QUANTILES)) for quantile in _QUANTILES]
 
     def _count_arrivals(self, name: str, run: EpochJob) -> None:
-        """Rows arrive at a rate that holds for an interval."""
+        """Count the rows that have arrived; the rate is constant within an interval."""
         while run.counted_to_s < self._now_s - 1e-9:
             boundary_s = (int(run.counted_to_s / NOISE_S + 1e-9) + 1) * NOISE_S
             until_s = min(boundary_s, self._now_s)
@@ -381,7 +380,7 @@ class EpochEngine(SimulatedEngine):
             self._settle_again(name)
 
     def _settle_again(self, name: str) -> None:
-        """Lanes are where they should be now, and their counters go on."""
+        """Place the lanes of a job again, and keep their counters."""
         before = dict(self._runs[name].lanes)
         self._settle(name)
         for operator, lanes in self._runs[name].lanes.items():
@@ -418,7 +417,7 @@ class EpochEngine(SimulatedEngine):
             self._settle_again(name)
 
     def _host_readings(self) -> tuple[HostReading, ...]:
-        """Epochs take cores and slots wherever they are free: what is wanted is spread by cores and by slots."""
+        """Return the readings of living hosts; the cluster's load is divided by cores, running and waiting tasks are divided by slots."""
         if self._since.seconds > 0:
             self._means, self._since = self._since.means(), ClusterSums()
             self._read_kb, self._peak_kb = self._peak_kb, self._rows_kb()

@@ -1,4 +1,4 @@
-"""Distribution of keys: over slices by a hash, over lanes by slices, with one hot key if a scenario asks for it."""
+"""Distribution of keys: a hash maps keys to slices, slices belong to lanes, and a scenario can add one hot key."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def slice_weights(seed: int, job: str, spec: OperatorSpec) -> list[float]:
 
 
 def skew_slices(weights: Sequence[float], share: float, seed: int, job: str, operator: str) -> list[float]:
-    """The same with one key that has this share of all rows, on top of what its slice has."""
+    """Return the shares of slices with one key that gets this share of all rows, on top of the share of its slice."""
     hot = int(np.random.default_rng([seed, number_of(job, operator), 5]).integers(len(weights)))
     return [weight * (1 - share) + (share if number == hot else 0.0) for number, weight in enumerate(weights)]
 
 
 def lane_shares(weights: Sequence[float], lanes: int, places: tuple[int, ...] | None) -> list[float]:
-    """Share of the rows that each lane gets; an assignment that does not fit counts as none."""
+    """Return the share of the rows that each lane gets; an assignment of slices that does not fit the lanes is ignored."""
     if not weights:
         return [1 / lanes] * lanes
     fits = places is not None and len(places) == len(weights) and max(places) < lanes

@@ -1,8 +1,8 @@
-"""The lane model: every lane with its own place and its own queue, and full queues hold back the sources (as in Heron).
+"""The lane model: every lane has its own host and its own queue, and full queues hold back the sources (as in Heron).
 
-A fluid model in steps. Rows go to lanes in turn, or by their slice. A lane in front of which more waits than the high-water mark
-stops the sources of its job until it is below the low-water mark. Lanes stay where they are unless their host is avoided; what makes
-a lane slow stays with its place.
+A fluid model in steps. Rows go to lanes in turn, or by their slice. A lane whose queue exceeds the high-water mark stops the
+sources of its job until the queue is below the low-water mark. Lanes stay on their hosts unless their host is avoided; a slow lane is
+slow only on the host on which the lane became slow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 NEAR_MARK = 0.5
-"""Steps are short while a queue is above this share of its high-water mark, which it might pass in a long one."""
+"""Share of its high-water mark from which on a queue makes steps short, because the queue might pass the mark in a long step."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class LaneEngine(SimulatedEngine):
         self._stretch = np.ones(len(scenario.hosts))
         self._load = np.zeros(len(scenario.hosts))
         self._slow: dict[tuple[str, str, int], tuple[int, float]] = {}
-        """Lanes that are slow where they are: their host, and the share of their speed that is left."""
+        """The host on which each slow lane is slow, and the share of its speed that the lane has there."""
         super().__init__(scenario, seed)
 
     # -- jobs
@@ -121,7 +121,7 @@ class LaneEngine(SimulatedEngine):
         del self._runs[name]
 
     def _reallocate(self, name: str) -> None:
-        """Lanes that stay keep their place; what waits is spread over all of them; the job stands still for a while."""
+        """Apply a new allocation: lanes that stay keep their host, queues are spread over all lanes, and the job pauses."""
         run, allocation = self._runs[name], self._allocation[name]
         for operator, lanes in allocation.lanes.items():
             self._settle(name, run.operators[operator], lanes)
@@ -158,7 +158,7 @@ class LaneEngine(SimulatedEngine):
         return min(allowed, key=lambda place: (taken[place], place))
 
     def _own_speed(self, job: str, operator: str, lane: int, host: int) -> float:
-        """No two places are quite alike, and some lanes are slow where they are."""
+        """Return the speed of a lane on a host: lanes differ at random, and a slow-lane event makes a lane slow on one host."""
         random = np.random.default_rng([self._seed, number_of(job, operator), lane, host, 4])
         where, speed = self._slow.get((job, operator, lane), (host, 1.0))
         own = 1 + constants.LANE_SPREAD * float(np.clip(random.standard_normal(), -3, 3))
@@ -173,7 +173,7 @@ class LaneEngine(SimulatedEngine):
             self._step(min(step_s, at_s - self._now_s, boundary_s - self._now_s))
 
     def _calm(self) -> bool:
-        """Nothing is held back, stands still or is about to: flows are the same for the whole interval."""
+        """Whether no job is held back, paused or close to being held back, so that flows are constant for the whole interval."""
         return all(
             run.paused_until_s <= self._now_s + 1e-9
             and all(o.queue.max(initial=0.0) < NEAR_MARK * o.marks[0] for o in run.operators.values() if o.spec.inputs)
@@ -210,14 +210,14 @@ class LaneEngine(SimulatedEngine):
                 operator.holding = (operator.queue > high) | (operator.holding & (operator.queue > low))
 
     def _lane_rate(self, operator: _RunningOperator) -> Floats:
-        """Rows per second that each lane can do where it is."""
+        """Return the rows per second that each lane can process on its host."""
         noise = self._host_noise.factor(int(self._now_s / NOISE_S + 1e-9))
         slow = noise * self._stretch / np.maximum(1e-6, self._speed * self._alive)
         per_row = operator.spec.cost_s * slow[operator.hosts] / operator.own_speed + operator.spec.wait_s + 1e-9
         return np.asarray(self._alive[operator.hosts] / per_row)
 
     def _read(self, name: str, run: _Run, source: str, rate: Floats, step_s: float, held: bool) -> tuple[Floats, float]:
-        """What a source puts out: what has arrived, or what its lanes make; nothing while it is held back."""
+        """Return the rows that a source puts out, arrived or generated, and their mean wait; no rows while input is held back."""
         operator, interval = run.operators[source], int(self._now_s / NOISE_S + 1e-9)
         arriving = self._rate_rows_s(name, source, self._now_s) * step_s
         can = rate * step_s * (0.0 if held else 1.0)
@@ -234,7 +234,7 @@ class LaneEngine(SimulatedEngine):
         return can * (rows / max(float(can.sum()), 1e-12)), waited_s
 
     def _work(self, operator: _RunningOperator, rate: Floats, step_s: float) -> tuple[Floats, float]:
-        """What the lanes do of what waits and what comes; returns it, and how long its rows had waited on average."""
+        """Process queued and incoming rows; return the rows done by each lane, and their mean wait in seconds."""
         before, offered = operator.queue, operator.queue + operator.inflow * operator.share
         done = np.minimum(offered, rate * step_s)
         operator.queue = offered - done
@@ -247,7 +247,7 @@ class LaneEngine(SimulatedEngine):
         return done, self._waited_s(rate, done, (before + operator.queue) / 2, step_s)
 
     def _waited_s(self, rate: Floats, done: Floats, queued: Floats, step_s: float) -> float:
-        """Waiting in a queue that overflows is exact, in one that does not it is Allen-Cunneen's approximation."""
+        """Return the mean wait of rows: exact for backlog, and Allen-Cunneen's approximation for a queue without backlog."""
         usable = np.maximum(rate, 1e-9)
         busy = np.minimum(done / (usable * step_s), constants.MOST_BUSY)
         waited = queued / usable + constants.VARIABILITY / usable * busy / (1 - busy)
@@ -261,7 +261,7 @@ class LaneEngine(SimulatedEngine):
             operator.slice_rows += float(done.sum()) * operator.weights
 
     def _pass_on(self, name: str, run: _Run, operator_name: str, rows: float, waited_s: float) -> None:
-        """Rows go to the children; those of a sink are put out."""
+        """Send rows to the children of an operator, or put out the rows of a sink."""
         operator, graph = run.operators[operator_name], self._jobs[name].graph
         inputs = operator.spec.inputs
         above = max((run.operators[parent].latency_s + constants.HOP_S for parent in inputs), default=0.0)
@@ -291,7 +291,7 @@ class LaneEngine(SimulatedEngine):
                 self._hosts_changed(event)
 
     def _skew(self, operator: _RunningOperator, event: Event) -> None:
-        """From now on one key has this share of all rows, on top of what its slice has."""
+        """Give one key this share of all rows, on top of the share of its slice."""
         operator.weights = np.array(
             skew_slices(operator.weights.tolist(), event.value, self._seed, event.target, event.operator)
         )
@@ -311,7 +311,7 @@ class LaneEngine(SimulatedEngine):
             self._settle_all(again=event.kind == "restore-host")
 
     def _settle_all(self, again: bool) -> None:
-        """Lanes leave hosts that died; when one comes back, all are spread again."""
+        """Move lanes away from dead hosts; with `again`, spread all lanes over the hosts again."""
         placed = [(name, o, lanes) for name in self._runs for o, lanes in self._allocation[name].lanes.items()]
         for name, operator, _ in placed if again else ():
             self._runs[name].operators[operator].hosts = np.zeros(0, np.intp)

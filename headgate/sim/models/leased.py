@@ -1,7 +1,7 @@
-"""The leased model: lanes as containers with cores and memory kept for them, on hosts that are paid per billing time unit.
+"""The leased model: lanes are containers with reserved cores and memory, on hosts that are paid per billing time unit.
 
 A fluid model in steps of `LEASED_STEP_S`: one queue per operator, filled by all its parents and emptied by all its lanes (as with a
-message broker). Lanes take a while to start, and finish what they have begun before they go. docs/decisions/0031 argues the choices.
+message broker). Lanes need time to start, and drain before they end. docs/decisions/0031 argues the choices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEVER_S = math.inf
 
 @dataclass(slots=True)
 class _LeasedLane:
-    """One lane on one host: from when it works, from when it takes no more rows."""
+    """A lane on a host, with the times at which the lane starts to process rows and stops taking rows."""
 
     operator: OperatorKey
     host: str
@@ -73,7 +73,7 @@ class _Flow:
     inflow: dict[str, float] = field(default_factory=dict)
     """Rows that come in this step, by parent."""
     took_s: float = 0.0
-    """From arrival at the job until this operator was done, mean over the rows of the last step."""
+    """Mean seconds from arrival at the job to the end of this operator, over the rows of the last step."""
 
 
 class LeasedEngine(SimulatedEngine):
@@ -89,7 +89,7 @@ class LeasedEngine(SimulatedEngine):
         self.terms: Terms = scenario.terms
         self.pool = SimulatedPool(self.now_s, seed, self._empty, failures)
         self.unplaced: Counter[OperatorKey] = Counter()
-        """Lanes that were asked for and have no room."""
+        """Requested lanes that no host has room for."""
         self.counts: Counter[type[LaneStep]] = Counter()
         """Steps that were carried out, by kind."""
         self._use: dict[str, dict[TenantJob, float]] = {}
@@ -104,7 +104,7 @@ class LeasedEngine(SimulatedEngine):
         self._begin(first or {key: flow.spec.lanes for key, flow in self._flows.items()})
 
     def _begin(self, first: Mapping[OperatorKey, int]) -> None:
-        """Hosts and lanes that are there from the start."""
+        """Place the hosts and lanes that exist from the start."""
         check_needs(self.needs, self.terms.kinds)
         for step in lanes_on_hosts(first, self.needs, self.terms).steps:
             if isinstance(step, LeaseHost):
@@ -121,7 +121,7 @@ class LeasedEngine(SimulatedEngine):
 
     @property
     def needs(self) -> dict[OperatorKey, Need]:
-        """What is kept for one lane of each operator."""
+        """Cores and memory reserved for one lane of each operator."""
         return {key: Need(flow.spec.cores, flow.spec.memory_mb) for key, flow in self._flows.items()}
 
     def cluster(self) -> LeasedCluster:
@@ -133,7 +133,7 @@ class LeasedEngine(SimulatedEngine):
         return LeasedCluster(self.pool.hosts(), self.needs, placed)
 
     def demands(self) -> dict[OperatorKey, OperatorDemand]:
-        """Every operator as it was since the last time; a count of a queue holds for one moment."""
+        """Return the demand of every operator since the last call; the queue length is a sample of one moment."""
         self._samples += 1
         late = Counter(lane.operator for lane in self._lanes if lane.stays and lane.works_s > self._now_s)
         chances = np.random.default_rng([self._seed, 3, self._samples]).uniform(size=len(self._flows)).tolist()
@@ -145,7 +145,7 @@ class LeasedEngine(SimulatedEngine):
         }
 
     def take_use(self) -> dict[str, dict[TenantJob, float]]:
-        """By host, core seconds that were kept for each job since this was last asked."""
+        """Return the core seconds reserved for each job since the last call, by host."""
         use, self._use = self._use, {}
         return use
 
@@ -170,7 +170,7 @@ class LeasedEngine(SimulatedEngine):
         self._count_lanes(step.operator[0])
 
     def _newest(self, operator: OperatorKey, host: str) -> _LeasedLane:
-        """The lane of an operator on a host that has begun the least."""
+        """Return the operator's lane on a host that starts to process rows last."""
         there = [one for one in self._lanes if one.operator == operator and one.host == host and one.stays]
         return max(there, key=lambda one: one.works_s)
 
@@ -184,7 +184,7 @@ class LeasedEngine(SimulatedEngine):
         return lane
 
     def _room_from_s(self, operator: OperatorKey, host: str) -> float:
-        """When enough of those that leave are gone for one more lane."""
+        """When enough leaving lanes are gone for one more lane."""
         needs, kind = self.needs, self.pool.hosts()[host].kind
         there = sorted((lane for lane in self._lanes if lane.host == host), key=lambda lane: lane.gone_s)
         room = Need(kind.cores, kind.memory_mb)
@@ -200,7 +200,7 @@ class LeasedEngine(SimulatedEngine):
         return all(lane.host != host or lane.gone_s <= self._now_s + 1e-9 for lane in self._lanes)
 
     def _count_lanes(self, job: str) -> None:
-        """A job has the lanes that are placed and those that wait for room."""
+        """Set the allocation of a job to its placed lanes plus its lanes without room."""
         placed = Counter(lane.operator for lane in self._lanes if lane.stays)
         names = self._jobs[job].graph.operators
         lanes = {name: placed[(job, name)] + self.unplaced[(job, name)] for name in names}
@@ -224,7 +224,7 @@ class LeasedEngine(SimulatedEngine):
         self.place_waiting()
 
     def _stop_one(self, operator: OperatorKey) -> None:
-        """From the host with the most room, so that hosts get empty."""
+        """Stop a lane on the host with the most free memory, so that hosts become empty."""
         cluster = self.cluster()
         there = [name for name, lanes in cluster.placed.items() if lanes[operator]]
         host = max(there, key=lambda name: (cluster.room(name).memory_mb, name))
@@ -232,13 +232,13 @@ class LeasedEngine(SimulatedEngine):
         self.counts[StopLane] += 1
 
     def forget_unplaced(self, job: str) -> None:
-        """Lanes that the job does without."""
+        """Drop the job's lanes that have no room."""
         for operator in self._jobs[job].graph.operators:
             self.unplaced[(job, operator)] = 0
         self._count_lanes(job)
 
     def place_waiting(self) -> None:
-        """Lanes that had no room get it as soon as there is some."""
+        """Start lanes without room on hosts that have room now."""
         for operator, lanes in self.unplaced.items():
             for _ in range(lanes):
                 host = best_host(self.cluster(), operator, self.terms.settings)
@@ -311,7 +311,7 @@ class LeasedEngine(SimulatedEngine):
         self._note_use()
 
     def _serve(self, job: str, operator: str, lanes: int, slow: float, step_s: float) -> None:
-        """One operator for one step: take rows from the queue in equal parts, and pass on what becomes of them."""
+        """Process one operator for one step: take rows from the queue in equal shares of each parent's rows, and pass the results on."""
         flow = self._flows[(job, operator)]
         inherited_s = self._inherited_s(job, flow)
         offered = {parent: rows + flow.inflow.get(parent, 0.0) for parent, rows in flow.waiting.items()}
@@ -330,7 +330,7 @@ class LeasedEngine(SimulatedEngine):
         self._pass_on(job, operator, flow, done)
 
     def _inherited_s(self, job: str, flow: _Flow) -> float:
-        """Time that the rows of this step took before they came here."""
+        """Return the mean seconds that the rows of this step took before they reached this operator."""
         total = sum(flow.inflow.values())
         if total <= 0 or OUTSIDE in flow.inflow:
             return 0.0
@@ -345,7 +345,7 @@ class LeasedEngine(SimulatedEngine):
             self._put_out[job].append((flow.took_s, done))
 
     def _note_use(self) -> None:
-        """Share of each job in each host, by what was scarcer for each lane: cores or memory."""
+        """Add the use of each host by each job; a lane counts by its larger share of the host's cores or memory."""
         if round(self._now_s) % round(NOISE_S):
             return
         hosts = self.pool.hosts()
@@ -373,7 +373,7 @@ class LeasedEngine(SimulatedEngine):
         )
 
     def _host_readings(self) -> tuple[HostReading, ...]:
-        """A host is as loaded as the scarcer of its cores and its memory is taken: lanes have theirs kept, and do not compete."""
+        """Return the load of each host: the larger of the reserved shares of its cores and memory, because lanes do not compete."""
         cluster = self.cluster()
         return tuple(
             HostReading(host.name, host.kind.cores, host.kind.cores * self._taken(cluster, host.name))

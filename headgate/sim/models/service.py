@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from headgate.sim import constants
 
 LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed": 5.0}
-"""A row is in time if it takes at most so many times the expected duration (VISP, section 5.5)."""
+"""By level, a row is in time if it takes at most this multiple of the expected duration (VISP, section 5.5)."""
 
 
 @dataclass(slots=True)
 class OperatorService:
-    """What became of the rows of one operator."""
+    """The durations and delays of the rows of one operator."""
 
     expected_s: float
     """Time that a row takes when there are lanes to spare."""
     occupies_s: float
-    """Part of it in which it occupies a lane; the rest it spends on its way."""
+    """Seconds of `expected_s` in which a row occupies a lane; for the rest, a row is in transit."""
     burst_s: float = 0.0
-    """Rows come all at once, every so often; 0: evenly."""
+    """Seconds between two bursts of rows; 0 means that rows arrive evenly."""
     rows: float = 0.0
     in_time: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0.0))
-    """Rows within each level."""
+    """The number of rows in time, by level."""
     delays_s: list[float] = field(default_factory=list)
     """How long each delay took until rows no longer waited."""
     _delayed_s: float = 0.0
@@ -35,12 +35,12 @@ class OperatorService:
     _seen: float = 0.0
     """Probability that an observation finds rows waiting, although no backlog builds up."""
     _most_seen: float = 0.0
-    """Rows that he sees then at most."""
+    """The largest queue, in rows, that such an observation finds."""
 
     def serve(self, rows: float, backlog: float, lanes: int, busy: float, step_s: float) -> float:
-        """Rows that were served in a step; returns how long they took, on average.
+        """Count the rows that were served in a step; return their mean duration in seconds.
 
-        Waiting without a backlog is Allen-Cunneen's approximation, and half of what is left of a burst.
+        The wait without a backlog is Allen-Cunneen's approximation plus half of the part of a burst that is not yet processed.
         """
         self._busy_since += busy * lanes * step_s
         self._time_since += step_s
@@ -70,7 +70,7 @@ class OperatorService:
             self._delayed_s = 0.0
 
     def sampled(self, backlog: float, chance: float) -> tuple[float | None, float, float | None]:
-        """Since the last time: mean duration of a row, None if none came through; the queue at this moment; lanes that were busy."""
+        """Return the mean duration of a row, the queue now, and the mean number of busy lanes; both means are since the last call."""
         duration_s = self._seconds_since / self._rows_since if self._rows_since > 0 else None
         busy_lanes = self._busy_since / self._time_since if self._time_since > 0 else None
         self._rows_since = self._seconds_since = self._busy_since = self._time_since = 0.0
@@ -79,7 +79,7 @@ class OperatorService:
 
 
 def _share_below(limit_s: float, mean_s: float) -> float:
-    """Share of rows that take less than this, without waiting."""
+    """Return the share of rows whose duration is below a limit, without waits."""
     if limit_s <= 0:
         return 0.0
     sigma = constants.DURATION_SPREAD

@@ -1,6 +1,6 @@
-"""The bars of each built-in scenario: what must hold, with the measured value beside it.
+"""The bars of each built-in scenario: the limit of each figure, and the measured value.
 
-A bar that does not hold is shown as such; nothing is rounded in its favour.
+A bar that does not hold is shown as failed; no figure is rounded in favour of its bar.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure, and what it has to be."""
+    """A measured figure and its limit."""
 
     name: str
     value: float | None
@@ -44,12 +44,12 @@ class Bar:
 
     @property
     def holds(self) -> bool:
-        """Whether it does; what could not be measured does not."""
+        """Whether the figure is within its limit; a figure that was not measured is not."""
         return self.value is not None and not math.isnan(self.value) and _COMPARISONS[self.op](self.value, self.bar)
 
 
 def bars(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
-    """The bars of a built-in scenario; none for one of the user's own, or when what they compare was not run."""
+    """Return the bars of a built-in scenario; empty for a scenario of the user, or if a policy that the bars compare was not run."""
     rows = _BARS.get(scenario.name)
     compared = _COMPARED.get(scenario.name, {"headgate"})
     return rows(scenario, runs, variants) if rows is not None and compared <= set(runs) else []
@@ -69,7 +69,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _lowest(values: Sequence[float]) -> float:
-    """NaN if nothing was measured: a run that ends too early shows nothing."""
+    """Return the lowest value; NaN if nothing was measured, as in a run that ends too early."""
     return min((value for value in values if not math.isnan(value)), default=math.nan)
 
 
@@ -199,7 +199,7 @@ def _tenants(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
 
 
 def _cluster_size(scenario: Scenario, runs: Runs, variants: Variants) -> list[Bar]:
-    """The papers' p5 is over jobs: how little the worst-served twentieth gets in the end."""
+    """Compare satisfaction with the papers' 5th percentile over the jobs, which is that of the worst-served twentieth at the end."""
     paper = {20: 0.564, 30: 0.740, 40: 0.945}
     rows = []
     for variant, results in variants:
@@ -254,7 +254,7 @@ def _juice_rate(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
 
 
 def _queue_correlation(runs: Runs) -> float | None:
-    """Juice against what the queue grew by in the same window, over all jobs before control begins."""
+    """Return the correlation of juice and the growth of the queue in the same window, over all jobs before control begins."""
     juices, growths = [], []
     result = runs["headgate"]
     queues = result.column("backlog")
@@ -320,7 +320,7 @@ def _consolidation(scenario: Scenario, runs: Runs, variants: Variants) -> list[B
 
 
 def _kept_at_peak(run_: Run, job: JobSpec) -> bool:
-    """Whether the intent holds in 95 % of the sub-windows of the job's own peak, after five minutes of it."""
+    """Whether the intent holds in 95 % of the sub-windows of the job's own peak, from five minutes into that peak."""
     (load,) = job.loads.values()
     pairs = run_.column("satisfaction")[job.name]
     peak = max((load.rate_rows_s(at_s) for at_s, _ in pairs), default=0.0)
@@ -428,7 +428,7 @@ def _noise(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
 
 
 MOST_HOSTS = 50
-"""Where the search for enough hosts ends."""
+"""The largest number of hosts that the search for enough hosts returns."""
 
 
 def _billing(scenario: Scenario, runs: Runs, _: Variants) -> list[Bar]:
@@ -468,7 +468,7 @@ _COMPARED: Mapping[str, set[str]] = {
     "billing-stepwise": {"btu", "threshold", "fixed"},
     "billing-two-level": {"btu", "threshold", "fixed"},
 }
-"""Policies that must have been run for a scenario's bars; `headgate` if nothing is said here."""
+"""The policies that must have run for the bars of a scenario; scenarios that are not listed need `headgate`."""
 
 _BARS: Mapping[str, Callable[[Scenario, Runs, Variants], list[Bar]]] = {
     "greedy-order": _greedy_order,

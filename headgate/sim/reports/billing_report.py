@@ -1,4 +1,4 @@
-"""What leased hosts came to, for people: the rows of VISP's table 3 and the bill."""
+"""The bill of leased hosts as tables for people, with the rows of VISP's table 3."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ROWS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 
 
 def hosts_table(runs: Mapping[str, Run]) -> Table:
-    """A row per figure, a column per policy; below, what each job cost."""
+    """Return a table with a column per policy, a row per figure, and below these a row for the cost of each job."""
     found = {name: run.leased for name, run in runs.items() if run.leased is not None}
     table = _table(*found)
     for key, (label, shown) in ROWS.items():
@@ -63,7 +63,7 @@ def hosts_table(runs: Mapping[str, Run]) -> Table:
 
 
 def spread_of_hosts(results: Sequence[Mapping[str, Any]]) -> Table:
-    """The same over many seeds: mean, lowest and highest."""
+    """Return a table of the figures over many seeds: mean, lowest and highest."""
     policies = [name for name, one in results[0]["policies"].items() if "hosts" in one]
     table = _table(*policies)
     for key, (label, shown) in ROWS.items():

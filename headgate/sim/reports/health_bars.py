@@ -1,4 +1,4 @@
-"""The bars of the scenarios about health: what the paper (Dhalion, VLDB '17) shows of self-regulation must hold here as well."""
+"""The bars of the scenarios about health: the results of Dhalion (VLDB '17) about self-regulation must hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.sim.scenario import load_scenario
 from headgate.sim.spec import Scenario
 
 HEALTHY_RUNS = 10
-"""Runs without trouble per seed: a hundred for ten seeds."""
+"""The number of healthy runs per seed, so that ten seeds have a hundred healthy runs."""
 LAST_S = 600.0
 
 
@@ -29,7 +29,7 @@ def held_in_the_end(run_: Run) -> float:
 
 
 def emitted_in_the_end(run_: Run) -> float:
-    """Rows per second that came in, in the last ten minutes."""
+    """Return the rows per second that came in during the last ten minutes."""
     end_s = run_.times_s[-1] if run_.times_s else 0.0
     return _mean_of(run_, "newest_rows_s", end_s - LAST_S, end_s)
 
@@ -43,18 +43,18 @@ def lanes_in_the_end(run_: Run, *operators: str) -> float:
 
 
 def actions(run_: Run, kind: str | None = None, since_s: float = 0.0) -> int:
-    """Actions of a kind, or of any."""
+    """Return the number of actions of a kind, or of all kinds, from `since_s` on."""
     return sum(entry.kind == (kind or entry.kind) and entry.at_s >= since_s for entry in run_.log)
 
 
 def throughput(run_: Run, scenario: Scenario) -> float:
-    """Rows per second in the last ten minutes before the input rises again."""
+    """Return the rows per second in the ten minutes before the input rises for the second time."""
     rose_s = scenario.events[1].at_s
     return _mean_of(run_, "newest_rows_s", rose_s - LAST_S, rose_s)
 
 
 def right_at_first(variants: Sequence[tuple[str, Run]]) -> int:
-    """Troubles whose first diagnosis names the right cause, operator and lane."""
+    """Return the number of faults whose first diagnosis names the right cause, operator and lane."""
     return sum(_right(name, run_) for name, run_ in variants if name != "none")
 
 
@@ -68,13 +68,13 @@ def _right(name: str, run_: Run) -> bool:
 
 
 def false_diagnoses(scenario: Scenario, seed: int) -> int:
-    """Diagnoses in runs in which nothing is wrong."""
+    """Return the number of diagnoses in runs without any fault."""
     healthy = dataclasses.replace(scenario, events=(), sweep=())
     return sum(len(run(healthy, "headgate", 1000 + seed * HEALTHY_RUNS + i).diagnoses) for i in range(HEALTHY_RUNS))
 
 
 def lanes_of_the_easier_case(seed: int) -> float:
-    """Lanes that mixed-25 ends with."""
+    """Return the lanes at the end of scenario `mixed-25`."""
     return lanes_in_the_end(run(load_scenario("mixed-25"), "headgate", seed), "split", "count")
 
 
@@ -83,7 +83,7 @@ CAUSES = {"skewed": DiagnosisKind.SKEW, "slowed": DiagnosisKind.SLOW_LANES, "sma
 
 
 def right_for_each(run_: Run) -> int:
-    """Jobs whose first diagnosis names what is wrong with them."""
+    """Return the number of jobs whose first diagnosis names the fault of the job."""
     first = {found.job: found.kind for found in reversed(run_.diagnoses)}
     return sum(first.get(job) == kind for job, kind in CAUSES.items())
 

@@ -46,14 +46,14 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 150,
 }
 SIGN_WIDTH = 0.0058
-"""Width of a sign of an action's label, as a share of the time axis."""
+"""Width of a character of an action's label, as a share of the time axis."""
 MIN_SPAN = 0.02
-"""Share of the time axis that a span needs for its name."""
+"""The least share of the time axis that a span needs to show its name."""
 LABEL_ROWS = 3
 MEMORY_SHOWN = 0.05
-"""Memory in use from which on it is drawn."""
+"""Share of memory in use from which on memory is drawn."""
 WIDE = 50.0
-"""A sweep whose largest value is more than so many times its least has a logarithmic axis."""
+"""A sweep whose largest value is more than this multiple of its least value has a logarithmic axis."""
 MAX_LINES = 8
 """Jobs that can be told apart in one panel; more are drawn as a band."""
 
@@ -90,7 +90,7 @@ def _title(scenario: Scenario) -> str:
 
 
 def _panels(scenario: Scenario, runs: Runs, first: Run) -> list[Panel]:
-    """What there is to see below the utility: input, load, memory if it matters, spread of satisfaction."""
+    """Return the panels below the utility: input, load, memory if it matters, and the spread of satisfaction."""
     panels: list[Panel] = [
         lambda axes: _input_panel(axes, scenario, first),
         lambda axes: _load_panel(axes, scenario, runs),
@@ -145,7 +145,7 @@ def _mark_control(axes: Axes, scenario: Scenario, unit_s: float) -> None:
 
 
 def _name_span(axes: Axes, begin: float, end: float, name: str, color: str) -> None:
-    """Write in the middle of a span what it is, if it is wide enough."""
+    """Write the name of a span in its middle if the span is wide enough."""
     if end - begin > MIN_SPAN * (axes.get_xlim()[1] - axes.get_xlim()[0]):
         up, behind = axes.get_xaxis_transform(), {"facecolor": "#ffffffb0", "edgecolor": "none", "pad": 1.5}
         axes.text(
@@ -154,14 +154,14 @@ def _name_span(axes: Axes, begin: float, end: float, name: str, color: str) -> N
 
 
 def _mark_unread(axes: Axes, run: Run, unit_s: float) -> None:
-    """Shade the time in which no job could be read, once one could."""
+    """Shade the time in which no job could be read, after the first reading."""
     for begin_s, end_s in _unread(run):
         axes.axvspan(begin_s / unit_s, end_s / unit_s, color="#f6dcd5", lw=0, zorder=0)
         _name_span(axes, begin_s / unit_s, end_s / unit_s, "not read", "#a05a48")
 
 
 def _unread(run: Run) -> Iterator[tuple[float, float]]:
-    """From the last round that was read to the next one that is."""
+    """Yield the start and end of each time without readings."""
     read_s: float | None = None
     blind = False
     for at_s, value in zip(run.times_s, run.satisfaction, strict=True):
@@ -176,7 +176,7 @@ def _unread(run: Run) -> Iterator[tuple[float, float]]:
 
 
 def _mark_events(axes: Axes, events: Sequence[Event], unit_s: float, top: float) -> None:
-    """A dashed line per time at which something happens, with what it is."""
+    """Draw a dashed line with a label at each time that has events."""
     for at_s in sorted({event.at_s for event in events}):
         kinds = Counter(event.kind for event in events if event.at_s == at_s)
         kinds_text = ", ".join(kind if number == 1 else f"{number} x {kind}" for kind, number in kinds.items())
@@ -186,7 +186,7 @@ def _mark_events(axes: Axes, events: Sequence[Event], unit_s: float, top: float)
 
 
 def _mark_actions(axes: Axes, log: Sequence[Logged], unit_s: float, top: float) -> None:
-    """A line per action; as many as find room say for whom it was, and the rest is counted."""
+    """Draw a line per action; label as many actions as fit, and count the others."""
     sign = (axes.get_xlim()[1] - axes.get_xlim()[0]) * SIGN_WIDTH
     free_from = [-math.inf] * LABEL_ROWS
     faint = 0.6 if len(log) <= 40 else 0.25
@@ -236,7 +236,7 @@ def _series(run: Run, points: Mapping[str, Sequence[tuple[float, float]]]) -> di
 
 
 def _sum(series: Sequence[Values], run: Run) -> Values:
-    """The sum over the jobs that are there, NaN where none is."""
+    """Return the sum over the running jobs; NaN where no job runs."""
     rows = np.array([np.full(len(run.times_s), np.nan), *series])
     return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))
 
@@ -281,7 +281,7 @@ def _memory_panel(axes: Axes, scenario: Scenario, runs: Runs) -> None:
 
 
 def _spread_panel(axes: Axes, runs: Runs) -> None:
-    """How often the satisfaction was at most so much."""
+    """Draw the distribution of satisfaction: the share of time with at most each satisfaction."""
     for name, run in reversed(list(runs.items())):
         values = np.sort([100 * value for _, value in run.controlled() if not math.isnan(value)])
         if len(values):
@@ -292,7 +292,7 @@ def _spread_panel(axes: Axes, runs: Runs) -> None:
 
 
 def _jobs_panel(axes: Axes, scenario: Scenario, run: Run) -> None:
-    """Satisfaction per job as rows of a picture: who suffers when."""
+    """Draw the satisfaction of each job over time as a row of a heat map."""
     unit_s, unit = _time_unit(scenario)
     rows = _series(run, run.column("satisfaction"))
     names = list(rows)
@@ -332,7 +332,7 @@ def _sweep_figure(scenario: Scenario, variants: Variants) -> Figure:
 
 
 def _places(variants: Variants) -> list[float]:
-    """Where the points of the sweep are on the axis: to scale if they are numbers."""
+    """Return the positions of the sweep's points on the axis: to scale if the points are numbers."""
     if to_scale(variants):
         return [float(variant.value) for variant, _ in variants]
     return [float(index) for index in range(len(variants))]

@@ -27,7 +27,7 @@ PERCENTILES = (5, 15, 50, 90)
 ALL = 1 - 1e-9
 """A satisfaction from here on means that all intents are met; sums are rounded."""
 KEPT = 0.99
-"""Share of the time in which all intents hold, from which on they count as kept."""
+"""Intents count as kept if all intents are met for at least this share of the time."""
 
 # -- for machines ----------------------------------------------------------------------------------------------------------------
 
@@ -45,14 +45,14 @@ def result(scenario: Scenario, seed: int, runs: Runs, variants: Variants, bars: 
 
 
 def result_of_seeds(scenario: Scenario, results: Sequence[Summary], worst: Sequence[Bar]) -> Summary:
-    """Many seeds: each without its log, and the worst value of each bar."""
+    """Return everything about many seeds: each seed without its log, and the worst value of each bar."""
     seeds = [{key: value for key, value in one.items() if key != "scenario"} for one in results]
     bars = [bar_summary(bar) for bar in worst]
     return finite({"scenario": scenario.name, "seeds": seeds, "bars": bars})  # type: ignore[no-any-return]
 
 
 def without_logs(whole: Summary) -> Summary:
-    """The same without the logs, which are most of it."""
+    """Return a summary without logs, which are most of its size."""
     if "policies" not in whole:
         return whole
     bare = {name: {k: v for k, v in one.items() if k != "log"} for name, one in whole["policies"].items()}
@@ -75,7 +75,7 @@ def _policies(runs: Runs) -> dict[str, Summary]:
 
 
 def run_summary(run: Run) -> Summary:
-    """One policy: how satisfied the jobs were, what was done, and how it ended."""
+    """Return the summary of one policy: the satisfaction of the jobs, the actions, and the final state."""
     return {
         "satisfaction": satisfaction(run),
         "all_met": all_met(run),
@@ -153,7 +153,7 @@ def bar_summary(bar: Bar) -> Summary:
 
 
 def by_name(bars: Iterable[Sequence[Bar]]) -> dict[str, list[Bar]]:
-    """The bars of many seeds, those of the same name together."""
+    """Group the bars of many seeds by name."""
     together: dict[str, list[Bar]] = {}
     for of_seed in bars:
         for bar in of_seed:
@@ -162,7 +162,7 @@ def by_name(bars: Iterable[Sequence[Bar]]) -> dict[str, list[Bar]]:
 
 
 def worst(bars: Sequence[Bar]) -> Bar:
-    """The one that is furthest on the wrong side of its bar; one without a value is worse than any other."""
+    """Return the bar that is furthest on the wrong side of its limit; a bar without a value is the worst."""
     return min(bars, key=lambda bar: (bar.holds, _margin(bar)))
 
 
@@ -190,7 +190,7 @@ def policies_table(runs: Runs) -> Table:
 
 
 def ended(run: Run) -> str:
-    """How long it took to converge, if that is how it ended, with all intents met."""
+    """Return the time to convergence; "gave up", "no" or "-" for a run that did not end converged with all intents met."""
     phase = run.phases[-1] if run.phases else ""
     if phase == SearchPhase.CONVERGED.value:
         return duration(converged_s(run)) if all(job.met for job in final_jobs(run).values()) else "gave up"
@@ -212,7 +212,7 @@ def jobs_table(run: Run, limit: int = 40) -> Table:
 
 
 def sweep_table(variants: Variants) -> Table:
-    """A row per point of the sweep and policy; all met: the share of the time in which no intent was missed."""
+    """Return a table with a row per point of the sweep and policy; "all met" is the share of the time in which every intent was met."""
     table = _table(variants[0][0].label, "policy", "all met", "mean", "p5", "converged", "actions", left=2)
     for variant, runs in variants:
         for index, (policy, run) in enumerate(runs.items()):
@@ -223,7 +223,7 @@ def sweep_table(variants: Variants) -> Table:
 
 
 def sweep_answer(variants: Variants) -> str:
-    """Where the sweep's first policy keeps all intents, in a sentence."""
+    """Return a sentence about the points at which the sweep's first policy keeps all intents."""
     policy = next(iter(variants[0][1]))
     order = sorted(variants, key=lambda one: one[0].value) if to_scale(variants) else variants
     kept = [(all_met(runs[policy]) or 0.0) >= KEPT for _, runs in order]
@@ -256,7 +256,7 @@ def bars_table(bars: Sequence[Bar]) -> Table:
 
 
 def paper_table(paper: Mapping[str, str]) -> Table:
-    """What the paper reports."""
+    """Return a table of the figures of the paper."""
     table = _table("in the paper", "", left=2)
     table.columns[1].no_wrap = False
     for name, text in paper.items():
@@ -304,7 +304,7 @@ def spread_cells(values: Sequence[float | None], show: Any) -> tuple[str, str, s
 
 
 def _table(*columns: str, left: int = 1) -> Table:
-    """A table whose first `left` columns are words; where it is too wide, words wrap and figures do not."""
+    """Return a table whose first `left` columns are text; in a narrow terminal, words wrap and numbers do not."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index >= left else "left", no_wrap=index > 0, overflow="fold")
@@ -312,7 +312,7 @@ def _table(*columns: str, left: int = 1) -> Table:
 
 
 def _add(table: Table, *cells: str | Text) -> None:
-    """Add a row in which square brackets are square brackets."""
+    """Add a row of cells without reading square brackets in text as markup."""
     table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
 
@@ -324,7 +324,7 @@ def figure(value: float | None) -> str:
 
 
 def points(utility: float | None) -> str:
-    """A utility: one decimal, and none where it is zero."""
+    """Format a utility with one decimal, and without decimals if the decimal is zero."""
     return "-" if utility is None else f"{utility:,.1f}".removesuffix(".0")
 
 
@@ -339,7 +339,7 @@ def _bare_percent(share: float | None) -> str:
 
 
 def _cut(share: float, parts: int) -> float:
-    """Cut, not rounded: 99.98 % is not all of it."""
+    """Truncate a share instead of rounding, so that 99.98 % is not shown as 100 %."""
     return math.floor(parts * share + 1e-9) / parts
 
 
@@ -353,7 +353,7 @@ def count(number: int, thing: str) -> str:
 
 
 def duration(value_s: float | None) -> str:
-    """A duration, `-` if it never came."""
+    """Format a duration; `-` if the duration is not known."""
     return "-" if value_s is None else show_seconds(value_s)
 
 

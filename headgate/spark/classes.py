@@ -23,10 +23,10 @@ from headgate.spark.engine import SparkEngine
 from headgate.topology import Topology
 
 EPOCHS = 3
-"""After so many epochs of the job that is run for it, the classes of an epoch are loaded."""
+"""Epochs of the sample job after which the classes of an epoch are loaded."""
 PATIENCE_S = 300.0
 QUIET = "-Xlog:disable"
-"""Java has a warning for each class that cannot be in an archive."""
+"""Disables Java's log, which has a warning for each class that cannot be in an archive."""
 
 
 def write(path: Path) -> None:

@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SUPERVISE_S = 0.5
-"""How often the engine looks whether a query has ended."""
+"""Interval at which the engine checks whether a query has ended."""
 CALM_S = 10.0
-"""A job that was started again counts as running after an epoch, or after this long without a failure."""
+"""Time without a failure, in seconds, after which a restarted job counts as running; a finished epoch has the same effect."""
 AWAITING_START = (JobPhase.STARTING, JobPhase.RETRYING)
-"""Phases of a job that is to be started, for the first time or again."""
+"""Phases of a job that waits for its first start or for a restart."""
 STOPPED_AT_ONCE = 8
-"""Jobs that are stopped side by side."""
+"""Jobs that the engine stops in parallel when it closes."""
 
 
 def open_engine(
@@ -73,7 +73,7 @@ def open_engine(
 
 
 class SparkEngine:
-    """Runs jobs, reads their counters, pulls their levers; one job's failure stays its own."""
+    """The engine port on Spark: runs jobs, reads their counters and applies actions. A failure of one job never affects another job."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SparkEngine:
         self._jobs: dict[str, RunningJob] = {}
         self._vacated: frozenset[str] = frozenset()
         self._lock = threading.RLock()
-        """Owner of the two above; never held during a call into Spark or a wait for a job's guard."""
+        """Owner of `_jobs` and `_vacated`; never held during a call into Spark or a wait for a job's guard."""
         self._numbers = itertools.count()
         self._askers = ThreadPoolExecutor(ASKED_AT_ONCE, "headgate-ask")
         self._pulse = Pulse(settings.answer_s)
@@ -113,7 +113,7 @@ class SparkEngine:
         return {name: job.job for name, job in self._running().items()}
 
     def observe(self) -> Snapshot:
-        """Jobs that do not run are not there: they hold up no decision about others."""
+        """Return a snapshot of the running jobs and of the hosts; a job that is not running never blocks decisions about other jobs."""
         self._check_answers()
         running = self._running()
         asked = [one for job in running.values() for one in job.inflows.all()]
@@ -192,7 +192,7 @@ class SparkEngine:
     # -- jobs start and end
 
     def submit(self, topology: Topology, allocation: JobAllocation | None = None, paused: bool = False) -> None:
-        """Start a job where its checkpoint ends, if it has one; what it has is its topology's, or `allocation`.
+        """Start a job where its checkpoint ends, if it has one, with `allocation` or else the allocation of its topology.
 
         A job that cannot start because of an outage is accepted, and retried until the outage is over.
         """
@@ -228,7 +228,7 @@ class SparkEngine:
             return job
 
     def _cluster(self, first: int, topology: Topology, place: Path) -> Callable[[], AvailableHosts]:
-        """Hosts that have passed the preflight for this job."""
+        """Return a function that lists the hosts that have passed the preflight for this job."""
         checks, hosts = self._cluster_checks, self._hosts
         if checks is None:
             return lambda: AvailableHosts(hosts.cores(), None, first, self._vacated, hosts.started_s)
@@ -243,11 +243,11 @@ class SparkEngine:
         return available
 
     def _names(self) -> frozenset[str]:
-        """Jobs that have not ended: those of the engine, and those that it has not been given yet."""
+        """Names of the jobs that have not ended: jobs of the engine, and jobs on disk that the engine has not been given yet."""
         return frozenset((*self._all(), *(path.name for path in (self._home / "jobs").glob("*"))))
 
     def _start(self, job: RunningJob) -> None:
-        """Raises unless it has started, or will be tried again because what kept it from starting can pass."""
+        """Start a job; schedule a retry if the failure can pass without a change, and raise otherwise."""
         try:
             self._start_unless_changed(job)
         except Exception as error:  # the functions of the user, Spark and the source may raise anything
@@ -289,7 +289,7 @@ class SparkEngine:
             job.stop()
 
     def resume(self, name: str) -> None:
-        """Go on where it was paused, or try again where it failed."""
+        """Restart a paused job where it was paused, or try a failed job again."""
         self._check_answers()
         job = self.job(name)
         with job.guard:
@@ -309,13 +309,13 @@ class SparkEngine:
         self.job(name).intent = intent
 
     def set_share(self, name: str, share: int) -> None:
-        """From the next epoch on."""
+        """Set the job's share from the next epoch on."""
         if not 1 <= share <= MOST_SHARE:
             raise InputError(f'job "{name}": share is {share}; it must be from 1 to {MOST_SHARE}')
         self.job(name).grants.set_share(share)
 
     def set_read_limit(self, name: str, rows: int | None) -> None:
-        """From the next epoch on; None: as many as have arrived."""
+        """Set the most rows that an epoch reads, from the next epoch on; None: all rows that have arrived."""
         if rows is not None and rows < 1:
             raise InputError(f'job "{name}": its read limit is {rows}; it must be at least 1 row')
         job = self.job(name)
@@ -323,17 +323,17 @@ class SparkEngine:
             job.grants.set_read_limit(rows)
 
     def vacate(self, host: str) -> None:
-        """Lanes and keyed state move away from this host, by Spark's name for it, while jobs go on."""
+        """Move lanes and keyed state away from a host while jobs go on; `host` is Spark's name for the host."""
         with self._lock:
             self._vacated |= {host}
 
     def occupy(self, host: str) -> None:
-        """It may have lanes and state again."""
+        """Allow lanes and keyed state on the host again."""
         with self._lock:
             self._vacated -= {host}
 
     def is_vacant(self, host: str) -> bool:
-        """Whether no job needs the state on this host any more: it may be released."""
+        """Whether no job needs the state on this host any more, so that the host may be released."""
         hosted = [one for job in self._running().values() for one in job.hosted.values()]
         return all(one.hosting.is_free(host) for one in hosted)
 
@@ -368,7 +368,7 @@ class SparkEngine:
             session.stop(self.spark, self._settings.exit_s)
 
     def _end(self, job: RunningJob) -> None:
-        """A job that does not stop must not keep the others from it; Spark's own end ends it."""
+        """Stop a job for the end of the engine; a job that does not stop never blocks the others, and ends with Spark."""
         started = job.guard.acquire(timeout=self._settings.stop_s)
         try:
             if not self._pulse.lost():
@@ -383,7 +383,7 @@ class SparkEngine:
             job.abandon()
 
     def place_of(self, name: str) -> Path:
-        """Where a job keeps what it must not forget."""
+        """The directory of a job's checkpoint, state and progress."""
         return self._home / "jobs" / name
 
     def job(self, name: str) -> RunningJob:
@@ -404,7 +404,7 @@ class SparkEngine:
                     self._supervise_job(job)
 
     def _free_epochs(self) -> None:
-        """Epochs with tasks on a silent host are cancelled: each job plans its epoch again on the other hosts."""
+        """Cancel epochs with tasks on a silent host: each job plans its epoch again on the other hosts."""
         try:
             stuck = frozenset(self._hosts.stuck()) if not self._pulse.lost() else frozenset()
             for job in self._all().values() if stuck else ():
@@ -413,7 +413,7 @@ class SparkEngine:
             logging.getLogger(__name__).warning("epochs on silent hosts could not be cancelled: %s", reason_of(error))
 
     def _supervise_job(self, job: RunningJob) -> None:
-        """A job that is being started or stopped is left alone: its guard is held for as long as that takes."""
+        """Restart or check a job; skip a job that is being started or stopped, because its guard is held during the start or stop."""
         if not job.guard.acquire(blocking=False):
             return
         try:
@@ -451,7 +451,7 @@ class SparkEngine:
         job.enter(phase, job.retries.reason, job.retries.trace)
 
     def _restart(self, job: RunningJob) -> None:
-        """Start on a separate thread: a start may take as long as a source takes to answer."""
+        """Start a job on a separate thread: a start may take as long as a source takes to answer."""
         try:
             self._start_unless_changed(job)
         except Exception as error:  # at the edge of a job, as above
@@ -463,7 +463,7 @@ class SparkEngine:
 
 
 def _refusal(has: JobAllocation, wanted: JobAllocation, slices: Mapping[str, Slices], hosts: set[str]) -> str:
-    """What cannot be done on Spark, in a sentence; empty if all can. The health pipeline then tries something else."""
+    """Say in a sentence why Spark cannot apply the allocation; empty if it can. The health pipeline then tries something else."""
     if wanted.share is not None and not 1 <= wanted.share <= MOST_SHARE:
         return f"its share would be {wanted.share}; it must be from 1 to {MOST_SHARE}"
     if wanted.avoided != has.avoided and not hosts - set(wanted.avoided):

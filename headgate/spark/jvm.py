@@ -31,30 +31,30 @@ def packages(spark: SparkSession) -> Any:
 
 
 def context(spark: SparkSession) -> Any:
-    """Spark's own context."""
+    """Return the SparkContext of the JVM."""
     found: Any = spark.sparkContext._jsc
     return found.sc()
 
 
 def session(spark: SparkSession) -> Any:
-    """Spark's own session."""
+    """Return the SparkSession of the JVM."""
     return spark._jsparkSession
 
 
 def dataset(rows: DataFrame) -> Any:
-    """Spark's own DataFrame."""
+    """Return the Dataset of the JVM behind a DataFrame."""
     return rows._jdf
 
 
 def dataframe(found: Any, spark: SparkSession) -> DataFrame:
-    """A DataFrame of PySpark for one of the JVM."""
+    """Return a PySpark DataFrame for a Dataset of the JVM."""
     from pyspark.sql.classic.dataframe import DataFrame as Rows
 
     return Rows(found, spark)
 
 
 def expression(column: Column) -> Any:
-    """Spark's own column."""
+    """Return the JVM's expression of a column."""
     return column._jc
 
 
@@ -70,7 +70,7 @@ def spark_runs() -> bool:
 
 
 def drop_descriptions(spark: SparkSession) -> None:
-    """Have Spark keep no description of its executions, which only its UI shows: each epoch has several."""
+    """Make Spark keep no descriptions of executions, which only Spark's UI shows: each epoch has several executions."""
     listener = session(spark).sharedState().statusStore().listener()
     if listener.isDefined():
         context(spark).removeSparkListener(listener.get())
@@ -80,13 +80,13 @@ def drop_descriptions(spark: SparkSession) -> None:
 
 
 class _EachBatch:
-    """What Spark calls for each epoch of a query; PySpark's own makes another session each time, in a dozen calls."""
+    """The callback that Spark calls for each epoch; PySpark's own makes another session each time, in a dozen calls."""
 
     def __init__(self, spark: SparkSession, run: Callable[[DataFrame, int], None]) -> None:
         self._spark = spark
         self._run = run
         self._session: SparkSession | None = None
-        """Of the query."""
+        """The session of the query; None before the first epoch."""
 
     def call(self, rows: Any, number: int) -> None:
         if self._session is None:
@@ -94,7 +94,7 @@ class _EachBatch:
         self._run(dataframe(rows, self._session), number)
 
     class Java:
-        """What it is to the JVM."""
+        """The Java interface that Py4J implements with this object."""
 
         implements = ("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction",)
 
@@ -165,7 +165,7 @@ def option_of(leaf: Any, name: str) -> str | None:
 
 
 def trigger_interval_s(spark: SparkSession, interval: str) -> float:
-    """The interval of a processing-time trigger, parsed by Spark."""
+    """Return the interval in seconds of a processing-time trigger, parsed by Spark."""
     triggers = getattr(packages(spark), "org.apache.spark.sql.streaming.Trigger")
     return float(triggers.ProcessingTime(interval).intervalMs() / 1000)
 
@@ -173,7 +173,7 @@ def trigger_interval_s(spark: SparkSession, interval: str) -> float:
 # -- classes that Spark compiles ---------------------------------------------------------------------------------------------------
 
 _COMPILED: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""Classes by gateway and name: the gateway knows classes by name, so that a JVM must have only one of each name."""
+"""Compiled classes by gateway and name: a gateway finds classes by name, so that each name may have only one class in a JVM."""
 
 
 def instance_of(spark: SparkSession, source: Path, name: str) -> Any:
@@ -192,12 +192,12 @@ def instance_of(spark: SparkSession, source: Path, name: str) -> Any:
 
 
 def launch(arguments: SparkConf) -> Any:
-    """Start a JVM with these arguments; returns the gateway to it."""
+    """Start a JVM with these arguments and return the gateway to it."""
     return launch_gateway(arguments)  # type: ignore[no-untyped-call]  # PySpark's
 
 
 def use(gateway: Any) -> None:
-    """Have the next session of PySpark use this gateway."""
+    """Make PySpark's next session use this gateway."""
     SparkContext._ensure_initialized(gateway=gateway)
 
 
@@ -207,12 +207,12 @@ def gateway() -> Any:
 
 
 def forget_gateway() -> None:
-    """Have the next session of PySpark start another JVM."""
+    """Make PySpark's next session start another JVM."""
     SparkContext._gateway = SparkContext._jvm = None
 
 
 def forget_session(spark: SparkSession) -> None:
-    """Have PySpark forget a session whose JVM is gone, without a call into it."""
+    """Make PySpark forget a session after its JVM was lost, without a call into the JVM."""
     spark.sparkContext._jsc = None
     spark.sparkContext.stop()
     type(spark)._instantiatedSession = type(spark)._activeSession = None
@@ -224,7 +224,7 @@ def connection_of_thread() -> Any:
 
 
 def another_gateway(answer_s: float) -> JavaGateway:
-    """A second gateway to the same JVM, whose answers may take only so long."""
+    """Open a second gateway to the same JVM, with a time limit for each answer."""
     used = gateway().gateway_parameters
     return JavaGateway(
         gateway_parameters=GatewayParameters(
@@ -261,7 +261,7 @@ def silence_accumulator_server() -> None:
 
 
 def close_gateway(found: Any) -> None:
-    """Close what is left of a gateway whose JVM is gone."""
+    """Close the remains of a gateway after its JVM was lost."""
     with suppress(Exception):  # its connections are broken
         found.shutdown_callback_server()
         found.close()
@@ -271,7 +271,7 @@ def close_gateway(found: Any) -> None:
 
 
 class Executors:
-    """Spark's allocation client: asks the cluster manager, whichever it is, for executors, and gives them back."""
+    """Spark's allocation client, which requests executors from any cluster manager and releases them."""
 
     def __init__(self, active: SparkContext) -> None:
         found: Any = active._jsc
@@ -287,17 +287,17 @@ class Executors:
         return {name: running[name] for name in sorted(running, key=_by_number) if self._client.isExecutorActive(name)}
 
     def remaining(self) -> frozenset[str]:
-        """Ids of all executors that have not gone, leaving ones included."""
+        """Return the ids of all executors that have not ended, including those that are leaving."""
         ids = self._client.getExecutorIds()
         return frozenset(ids.apply(number) for number in range(ids.size()))
 
     def request(self, total: int) -> bool:
-        """Ask for so many executors in total; False if the cluster manager does not take the request."""
+        """Request `total` executors in all; False if the cluster manager does not take the request."""
         nothing = getattr(getattr(self._java.scala.collection.immutable, "Map$"), "MODULE$").empty()
         return bool(self._context.requestTotalExecutors(total, 0, nothing))
 
     def decommission(self, executor: str, why: str) -> None:
-        """The executor finishes its tasks, moves what it has stored, and ends; the total asked for stays."""
+        """Let an executor finish its tasks, move its stored blocks and end; the requested total stays."""
         info = self._java.org.apache.spark.scheduler.ExecutorDecommissionInfo(why, self._java.scala.Option.empty())
         self._client.decommissionExecutor(executor, info, False, False)
 

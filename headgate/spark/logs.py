@@ -30,7 +30,7 @@ appender.file.strategy.max = {kept}
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """How large a log may become before it is set aside, and how many that were set aside are kept."""
+    """Size of a log in megabytes at which it is rotated, and the number of rotated logs that are kept."""
 
     largest_mb: float = 10.0
     kept: int = 3
@@ -41,22 +41,22 @@ class Logs:
         return max(1, round(self.largest_mb * 2**20))
 
     def log4j(self, log: Path) -> str:
-        """Configures Java's logging into this file."""
+        """Return the configuration of Java's logging into this file."""
         return _LOG4J.format(log=log, bytes=self.largest_bytes, kept=max(1, self.kept))
 
     def executors(self) -> dict[str, str]:
-        """Configures workers, which write what their executors print."""
+        """Return Spark settings for the output of executors, which workers write to logs."""
         return {
             "spark.executor.logs.rolling.strategy": "size",
             "spark.executor.logs.rolling.maxSize": str(self.largest_bytes),
-            # Spark counts the file that is being written.
+            # Spark includes the current file in this number.
             "spark.executor.logs.rolling.maxRetainedFiles": str(self.kept + 1),
         }
 
     def rotate(self, path: Path) -> None:
-        """Set a log aside if it is too large, while other processes keep it open to append to it.
+        """Rotate a log if it is too large, while other processes append to it.
 
-        It is copied and emptied, so that they go on writing to the same file; a line that is written in between is lost.
+        The log is copied and emptied, so that the processes go on writing to the same file; a line that is written in between is lost.
         """
         try:
             if path.stat().st_size < self.largest_bytes:
@@ -64,7 +64,7 @@ class Logs:
             self._set_aside(path)
             os.truncate(path, 0)
         except OSError:
-            return  # a log must not end the jobs that it is about; the next look tries again
+            return  # a failing rotation must not end jobs; the next check tries again
 
     def _set_aside(self, path: Path) -> None:
         for number in range(self.kept, 1, -1):
@@ -81,7 +81,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def prune(folders: Path, keep: set[str], most: int) -> None:
-    """Remove all but the newest of these folders; those to keep do not count."""
+    """Remove these folders except the newest ones; folders to keep do not count."""
     if not folders.exists():
         return
     old = sorted((one for one in folders.iterdir() if one.name not in keep), key=lambda one: one.stat().st_mtime)

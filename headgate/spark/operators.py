@@ -1,4 +1,4 @@
-"""What the operator of the machine has set for Spark: spark-defaults.conf, and the Python of executors."""
+"""Settings that the operator of the machine has made for Spark: spark-defaults.conf, and the Python of executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*?)\s*$")
 
 
 def defaults() -> dict[str, str]:
-    """The settings of spark-defaults.conf, as Spark's own scripts find it; empty if there is none."""
+    """Return the settings of spark-defaults.conf, found as by Spark's own scripts; empty if there is no such file."""
     folder = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME') or Path(pyspark.__file__).parent}/conf"
     try:
         lines = (Path(folder) / DEFAULTS).read_text().splitlines()
@@ -27,12 +27,12 @@ def defaults() -> dict[str, str]:
 
 
 def respected(preferences: Mapping[str, str]) -> dict[str, str]:
-    """Those of Headgate's preferences that the operator has not set otherwise; a setting that was changed counts more than the file."""
+    """Return Headgate's preferences that spark-defaults.conf does not set, and a changed memory setting, which overrides the file."""
     told = defaults()
     changed = preferences.get(MEMORY) != f"{SparkSettings().driver_memory_mb}m"
     return {name: value for name, value in preferences.items() if name not in told or (name == MEMORY and changed)}
 
 
 def python() -> str:
-    """The Python of executors on other machines: PYSPARK_PYTHON, else that of spark-defaults.conf, else the one that runs now."""
+    """Return the Python of executors on other machines: PYSPARK_PYTHON, else the one in spark-defaults.conf, else the current one."""
     return os.environ.get("PYSPARK_PYTHON") or defaults().get(PYTHON) or sys.executable

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NARROW = frozenset(
     ("Project", "Filter", "Generate", "SubqueryAlias", "CollectMetrics", "MapInArrow", "Union", "View", "Sample")
 )
-"""Logical operators that leave rows in the partitions they came in."""
+"""Logical operators that leave rows in their partitions."""
 LEAVES = frozenset(("LogicalRDD", "LocalRelation"))
 KEEPING = frozenset(("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression"))
 """Logical operators that put out a row for every row."""
@@ -36,30 +36,30 @@ class LogicalPlan:
 
     @classmethod
     def of(cls, rows: DataFrame) -> LogicalPlan:
-        """The plan of a DataFrame, as Spark analyzed it."""
+        """Return the analyzed plan of a DataFrame."""
         return cls.of_text(jvm.analyzed_plan(rows))
 
     @classmethod
     def of_text(cls, text: str) -> LogicalPlan:
-        """The plan that Spark prints with one node per line."""
+        """Parse a plan that Spark printed with one node per line."""
         nodes = (line.lstrip(" :+-").partition(" ") for line in text.splitlines())
         return cls(tuple((kind, rest) for kind, _, rest in nodes))
 
     @property
     def kinds(self) -> Counter[str]:
-        """How often each kind of node occurs."""
+        """Number of nodes of each kind."""
         return Counter(kind for kind, _ in self.nodes)
 
     @property
     def orders_across_partitions(self) -> bool:
-        """Whether some rows are put in order across partitions: Spark then runs the plan below once more, to sample its rows."""
+        """Whether Spark orders rows across partitions: Spark then runs the plan below twice, to sample its rows."""
         return any(
             (kind == "Sort" and rest.endswith(", true")) or (kind == "RepartitionByExpression" and " NULLS " in rest)
             for kind, rest in self.nodes
         )
 
     def is_narrow(self, exchanges: int) -> bool:
-        """Whether rows stay in their partitions, but for at most so many planned exchanges."""
+        """Whether rows stay in their partitions, except for at most `exchanges` planned exchanges."""
         kinds = self.kinds
         found = sum(count for kind, count in kinds.items() if kind.startswith("Repartition"))
         others = {kind for kind in kinds if not kind.startswith("Repartition")}

@@ -1,4 +1,4 @@
-"""Checks whether Spark's JVM answers; a JVM that does not is ended, so that no call into it waits for ever."""
+"""Checks whether Spark's JVM answers, and kills a silent JVM, so that no call into it waits forever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ASK_S = 1.0
-"""Wait before each question to the JVM."""
+"""Pause in seconds before each question to the JVM."""
 QUESTIONS = 4
 """Unanswered questions in a row after which the JVM counts as lost."""
 
@@ -35,7 +35,7 @@ class Pulse:
         self._thread.start()
 
     def lost(self) -> str:
-        """Why the JVM can run nothing any more, in a sentence; empty while it answers."""
+        """Say in a sentence why the JVM is lost; empty while the JVM answers."""
         if self._silent:
             return self._silent
         if self._process is not None and self._process.poll() is not None:
@@ -48,13 +48,13 @@ class Pulse:
             self._gateway.close()
 
     def _watch(self) -> None:
-        """Silence is counted in questions, not in time: a machine that sleeps, and wakes up again, has lost nothing."""
+        """Ask the JVM repeatedly; silence is counted in questions, not in seconds, because a machine that slept has lost nothing."""
         unanswered = 0
         while not self._closing.wait(ASK_S) and not self.lost():
             unanswered = 0 if self._answers() else unanswered + 1
             if unanswered == QUESTIONS:
                 self._give_up()
-        self._closing.wait()  # a JVM that is lost stays lost
+        self._closing.wait()  # a lost JVM stays lost
 
     def _answers(self) -> bool:
         try:
@@ -82,7 +82,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
 
 
 def abandon(spark: SparkSession) -> None:
-    """Forget a session whose JVM is gone, without a call into it: another session may be started."""
+    """Forget a session after its JVM was lost, without a call into the JVM; another session may be started."""
     gateway = jvm.gateway()
     jvm.forget_session(spark)
     if gateway is not None:

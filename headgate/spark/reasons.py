@@ -14,9 +14,9 @@ from enum import Enum
 from headgate.errors import HeadgateError, NoRoomError
 
 MOST = 400
-"""Signs of a reason that are kept."""
+"""Characters of a reason that are kept."""
 MOST_TRACE = 8_000
-"""Signs of a stack trace that are kept."""
+"""Characters of a stack trace that are kept."""
 _LANE = re.compile(r"LaneError: (.+)")
 _RAISED = re.compile(r"^(?:: |Caused by: )?(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.+)$", re.MULTILINE)
 _NOISE = frozenset(
@@ -39,11 +39,11 @@ class FailureKind(Enum):
     """Whether a failure can pass without a change, which decides how often a job is restarted."""
 
     TRANSIENT = "transient"
-    """Something that a job depends on is away: a connection, a host, space on a disk. Retried for ever."""
+    """A connection, a host or disk space that the job needs is not available. The job is retried without limit."""
     START = "start"
-    """A process of the job did not start in time on a busy machine. Retried for ever, and says nothing about the job."""
+    """A process of the job did not start in time on a busy machine. The start is retried without limit; the job itself has not failed."""
     DETERMINISTIC = "deterministic"
-    """The same is likely to happen again: retried as often as the settings say."""
+    """The failure is likely to happen again. The job is retried as often as the settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Failure:
     reason: str
     cause: FailureKind
     trace: str = ""
-    """Place of the failure, for the author of the job."""
+    """Stack trace of the failure, for the author of the job."""
 
 
 _START = re.compile(
@@ -69,7 +69,7 @@ _TRANSIENT = re.compile(
     r"|No space left on device|Disk quota exceeded|[Ll]ost executor|[Ee]xecutor lost|Executor heartbeat"
 )
 _TRANSIENT_LANE = re.compile(r"^[\w.]*TransientLaneError: ", re.MULTILINE)
-"""Of what led to the error of a lane, Spark passes nothing on but the class and the text of the error itself."""
+"""Finds an error that can pass in the text of a lane's error: Spark passes on only the class and the text of that error, not its causes."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -91,25 +91,25 @@ def cause_of(error: BaseException) -> FailureKind:
     transient = _TRANSIENT_LANE.search(text) is not None
     lane = _LANE.search(text)
     if lane is not None:
-        text = lane[1].partition(_ROW)[0]  # the row that a lane could not process may contain any words
+        text = lane[1].partition(_ROW)[0]  # the row that a lane could not process may contain any word
     if _START.search(text):
         return FailureKind.START
     return FailureKind.TRANSIENT if transient or _TRANSIENT.search(text) else FailureKind.DETERMINISTIC
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """What it says, and what the errors say that led to it."""
+    """The texts of an error and of the errors that caused it."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:
         seen.add(id(at))
         yield f"{type(at).__name__}: {at}"
-        yield getattr(at, "_stackTrace", "")  # PySpark keeps the JVM's, and its causes, to itself
+        yield getattr(at, "_stackTrace", "")  # PySpark hides the stack trace and the causes of the JVM
         at = at.__cause__ or getattr(at, "_cause", None)
 
 
 def trace_of(error: BaseException) -> str:
-    """The stack trace without the frames inside Spark and Java; of a long one, the beginning and the end."""
+    """Return the stack trace without frames inside Spark and Java; a long one is cut in the middle."""
     text = "".join(traceback.format_exception(error))
     return _clipped(_ENGINE_FRAMES.sub("\t… frames of Spark and Java …\n", text).strip())
 
@@ -127,7 +127,7 @@ def comes_from_source(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """One sentence for people.
+    """Return the reason of an error in one sentence for people.
 
     >>> reason_of(ValueError("no such tier"))
     'ValueError: no such tier'
@@ -148,7 +148,7 @@ def reason_of(error: BaseException) -> str:
 
 
 _OWN = frozenset(kind.__name__ for kind in HeadgateError.__subclasses__())
-"""Errors whose text is a whole sentence."""
+"""Names of Headgate's errors, which are whole sentences already."""
 
 
 def _sentence(kind: str, what: str) -> str:

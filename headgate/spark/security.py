@@ -32,28 +32,28 @@ ENCRYPTED = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     "spark.network.crypto.saslFallback": "false",
 }
-"""Processes of Spark prove to each other that they know a secret, and encrypt what they say; embedded Spark makes one up."""
+"""Spark's processes prove knowledge of a shared secret and encrypt their connections; embedded Spark makes a secret itself."""
 PRIVATE_FILES = {"spark.hadoop.fs.permissions.umask-mode": "077"}
-"""Hadoop's file systems have a mask of their own, which would make checkpoints readable for all users."""
+"""Hadoop's file systems have their own default umask, with which all users could read checkpoints."""
 
 
 def new_secret() -> str:
-    """256 bits."""
+    """Return a random secret of 256 bits."""
     return secrets.token_hex(32)
 
 
 def encrypted(secret: str) -> dict[str, str]:
-    """Configures processes of a cluster that share a secret."""
+    """Return the settings of processes that share a secret."""
     return {**ENCRYPTED, SECRET: secret}
 
 
 def public(configuration: Mapping[str, str]) -> dict[str, str]:
-    """What may become an argument of a process."""
+    """Return the settings that may become arguments of a process."""
     return {key: value for key, value in configuration.items() if key not in SECRETS}
 
 
 def guarded_pages(secret: str) -> dict[str, str]:
-    """Configures the pages of masters and workers: only for requests with the token, and nothing can be ended there."""
+    """Return the settings of the pages of masters and workers: requests need a token, and no page can end anything."""
     return {
         "spark.ui.filters": PAGE_FILTER,
         f"spark.{PAGE_FILTER}.param.secretKey": _base64(_page_key(secret)),
@@ -63,13 +63,13 @@ def guarded_pages(secret: str) -> dict[str, str]:
 
 
 def page_token(secret: str) -> str:
-    """What a request to these pages must carry: a signed token (JWS, RFC 7515)."""
+    """Return the signed token (JWS, RFC 7515) that a request to these pages must carry."""
     said = ".".join(_base64(json.dumps(part).encode()) for part in ({"alg": "HS256"}, {"sub": "headgate"}))
     return f"{said}.{_base64(hmac.digest(_page_key(secret), said.encode(), hashlib.sha256))}"
 
 
 def _page_key(secret: str) -> bytes:
-    """Another secret made of the first: the page must not give that away."""
+    """Derive the key of the pages from the secret, so that a page cannot give away the secret."""
     return hmac.digest(secret.encode(), b"page", hashlib.sha256)
 
 
@@ -78,13 +78,13 @@ def _base64(data: bytes) -> str:
 
 
 def guard_callbacks(gateway: Any) -> None:
-    """Calls from Java to Python must show the gateway's secret, as calls from Python to Java must."""
+    """Require the gateway's secret for calls from Java to Python, as for calls from Python to Java."""
     logging.getLogger("py4j.clientserver").addFilter(_is_ours)
     jvm.start_callback_server(gateway)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Py4J prints a stack trace for each caller without the secret; other users must not fill the log."""
+    """Whether to log a record: Py4J logs a stack trace for each caller without the secret, with which other users could fill the log."""
     return "authenticate" not in record.getMessage()
 
 

@@ -28,24 +28,24 @@ from headgate.spark.processes import nursery
 from headgate.spark.reasons import reason_of
 
 POOLS_PER_SHARE = 10
-"""Pools of each share above 1; more jobs of the same share than this divide them."""
+"""Pools for each share above 1; more jobs of the same share than this use pools together."""
 LOG = "spark.log"
 OUTPUT = "spark.out"
-"""What the JVM and the lanes print."""
+"""File with the output of the JVM and the lanes."""
 CONCURRENT_CLEAN_UP = "-XX:+ExplicitGCInvokesConcurrent"
-"""Spark's clean-up collects garbage beside the epochs; without this, they would all wait for it."""
+"""Lets Spark's clean-up collect garbage concurrently; otherwise all epochs would wait for the collection."""
 ARCHIVE = Path(sys.prefix) / "share" / "headgate" / f"spark-{pyspark.__version__}.jsa"
-"""Spark's classes, as `classes` wrote them for the packages of this Python."""
+"""Archive of Spark's classes, which `headgate.spark.classes` wrote for the packages of this Python."""
 
 
 def start(
     home: Path, settings: SparkSettings, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session on the embedded Spark, or on the cluster that `master` names."""
+    """Start a session on the embedded Spark, or on the cluster `master`."""
     security.java()  # a sentence now instead of stack traces later
     if jvm.spark_runs():
         raise EngineError("this process has a Spark session already; stop it first")
-    # PySpark logs each analysis error and each failed epoch with all stack traces; the reason of a job says it in a sentence.
+    # PySpark logs all stack traces of each analysis error and failed epoch; the reason of a job says the same in a sentence.
     for name in ("DataFrameQueryContextLogger", "py4j.clientserver"):
         logging.getLogger(name).disabled = True
     home.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def start(
     }
     local = configuration.get(DRIVER_HOST) == ON_THIS_MACHINE[DRIVER_HOST]
     os.environ["PYSPARK_DRIVER_PYTHON"] = nursery.launcher(home.resolve()) if local else sys.executable
-    # On other machines there is no launcher of ours, and Python may be elsewhere.
+    # Other machines have no launcher of Headgate, and may have Python elsewhere.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] if local else operators.python()
     try:
         with _stderr_into(home / OUTPUT), _interrupts_kept():
@@ -72,19 +72,19 @@ def start(
 
 
 def class_path() -> str:
-    """Where Spark's own scripts have Java look for classes; an archive holds only for the same path."""
+    """Return the class path of Spark's own scripts; an archive is valid only for the same class path."""
     spark = Path(pyspark.__file__).parent
     (first,) = (spark / "jars").glob("slf4j-api-*.jar")
     return f"{spark}/conf:{first}:{spark}/jars/*"
 
 
 def shared_classes() -> tuple[str, ...]:
-    """Has a JVM of this machine take Spark's classes from the archive, if there is one; Java says nothing if it does not fit."""
+    """Return Java options for the archive of Spark's classes, if there is one; Java silently ignores an archive that does not fit."""
     return (f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:cds*=off") if ARCHIVE.exists() else ()
 
 
 def _launch(configuration: Mapping[str, str]) -> None:
-    """Start the JVM. PySpark would give it everything as arguments, secrets included; these come later, by the gateway."""
+    """Start the JVM without secrets in its arguments; the gateway passes them later. PySpark would pass all settings as arguments."""
     arguments = SparkConf(loadDefaults=False).setAll(list(security.public(configuration).items()))
     gateway = jvm.launch(arguments)
     security.guard_callbacks(gateway)
@@ -92,16 +92,16 @@ def _launch(configuration: Mapping[str, str]) -> None:
 
 
 def _fallbacks(settings: SparkSettings) -> dict[str, str]:
-    """For every kind of master, unless the operator says otherwise.
+    """Return settings for every kind of master, unless the operator says otherwise.
 
-    State of Spark's own has as many partitions, for ever; 200 by default, each of which costs a task per epoch.
+    Spark's own state keeps this number of partitions forever. Spark's default is 200, and each partition costs a task per epoch.
     """
     heartbeat = f"{round(settings.heartbeat_s * 1000)}ms"
     return {PARTITIONS: str(settings.slots), HEARTBEAT: heartbeat, PYTHON_MEMORY: "true"}
 
 
 def _unless_set(wanted: Mapping[str, str]) -> dict[str, str]:
-    """Those that spark-defaults.conf, which the JVM has read by now, does not set."""
+    """Return the settings that spark-defaults.conf does not set; the JVM must have read this file."""
     given = SparkConf()
     return {name: value for name, value in wanted.items() if not given.contains(name)}
 
@@ -112,7 +112,7 @@ def is_on_this_machine(spark: SparkSession) -> bool:
 
 
 def rotate_output(home: Path, settings: SparkSettings) -> None:
-    """Set aside what the JVM and the lanes have printed, if it is too much."""
+    """Rotate the file with the output of the JVM and the lanes if it is too large."""
     _logs(settings).rotate(home / OUTPUT)
 
 
@@ -122,7 +122,7 @@ def _logs(settings: SparkSettings) -> Logs:
 
 @contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
-    """The JVM inherits standard error and writes to it for as long as it lives: to a file, not into the live table."""
+    """Redirect standard error to a file in this block: a JVM that starts in it then never writes into the live table."""
     before, file = os.dup(2), os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(file, 2)
@@ -135,7 +135,7 @@ def _stderr_into(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """PySpark has Ctrl-C cancel all its jobs at once; epochs in flight are to finish, so it does what it did before."""
+    """Keep the handler of Ctrl-C: PySpark's own would cancel all its jobs, but epochs in flight must finish."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -169,14 +169,14 @@ def pool_of(job: str, share: int, number: int) -> str:
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 ANY_SIZE = 2**31 - 1
-"""Of batches in bytes: Spark does not look at it then."""
+"""Limit of batches in bytes with which Spark ignores their size."""
 
 
 @contextmanager
 def shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Exchanges inside the user's functions have as many partitions as the widest operator, while this lasts.
+    """Give exchanges inside the user's functions as many partitions as the widest operator has, during this block.
 
-    The query itself must not see it: Spark ties its own state to the number the query was started with.
+    The query itself must not use this number: Spark binds its own state to the number with which the query was started.
     """
     before = str(spark.conf.get(PARTITIONS))
     spark.conf.set(PARTITIONS, str(partitions))
@@ -187,7 +187,7 @@ def shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
 
 
 def _preferences(settings: SparkSettings) -> dict[str, str]:
-    """What Headgate would like, unless the operator says otherwise: these are needed before the JVM has read spark-defaults.conf."""
+    """Preferences of Headgate that the operator may override, and that must be set before the JVM reads spark-defaults.conf."""
     return {
         "spark.app.name": "headgate",
         operators.MEMORY: f"{settings.driver_memory_mb}m",
@@ -198,7 +198,7 @@ def _preferences(settings: SparkSettings) -> dict[str, str]:
 
 
 def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[str, str]:
-    """Adaptive plans merge partitions, so they would merge lanes."""
+    """Return the settings of the session. Adaptive plans are off, because they would merge partitions and so lanes."""
     logging_to = f"-Dlog4j2.configurationFile={shlex.quote((home / 'log4j2.properties').as_uri())}"
     files.replace(home / "log4j2.properties", _logs(settings).log4j(home / LOG).encode())
     files.replace(home / "pools.xml", _pools().encode())
@@ -220,7 +220,7 @@ def _configuration(home: Path, settings: SparkSettings, embedded: bool) -> dict[
 
 
 def _limits(settings: SparkSettings) -> dict[str, str]:
-    """What Spark keeps for hundreds of queries: its own defaults are for few queries, or for days."""
+    """Return limits of what Spark keeps, for hundreds of queries: Spark's defaults are for few queries, or for days."""
     return {
         "spark.sql.streaming.numRecentProgressUpdates": str(settings.kept_epochs),
         "spark.sql.streaming.minBatchesToRetain": str(settings.kept_batches),
@@ -246,10 +246,10 @@ ON_THIS_MACHINE = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""For a driver whose workers and files are all on this machine."""
+"""Settings of a driver with all workers and files on this machine."""
 _ALWAYS = {
     "spark.python.daemon.module": "headgate.spark.processes.daemon",
-    # An operator that lets nothing pass must not keep Spark from reading, and counting, what comes in.
+    # An operator that drops all rows must not keep Spark from reading and counting the input.
     "spark.sql.optimizer.excludedRules": (
         "org.apache.spark.sql.catalyst.optimizer.PruneFilters,"
         "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
@@ -257,9 +257,9 @@ _ALWAYS = {
     # Spark describes each execution for its UI, which rarely runs; this is the shortest description.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.adaptive.enabled": "false",
-    # The routing table and the rows of keyed operators have the same partitions; side by side, they keep them.
+    # The routing table and the rows of keyed operators have equal partitions; a union of both keeps them.
     "spark.sql.unionOutputPartitioning": "true",
-    # Otherwise the lanes of an exchange would all crowd where a source with few lanes has written its rows.
+    # Otherwise all lanes of an exchange would run on the hosts where a source with few lanes has written its rows.
     "spark.shuffle.reduceLocality.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
 }

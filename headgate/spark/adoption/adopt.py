@@ -1,4 +1,4 @@
-"""From the queries of a script to jobs: checks all of them first, then takes over their checkpoints and writes their job files."""
+"""Turns the queries of a script into jobs: checks all queries first, then takes over their checkpoints and writes their job files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LATENCY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script with what a person says about its queries."""
+    """A script and the options that a person gave for the adoption of its queries."""
 
     path: Path
     directory: Path
-    """Where the script runs, which relative paths begin at."""
+    """The working directory of the script; relative paths in the script begin here."""
     home: Path
     arguments: tuple[str, ...] = ()
     name: str | None = None
@@ -37,12 +37,12 @@ class Script:
     worth: float = 1.0
     arrival: str | None = None
     quiet_s: float = 0.0
-    """How long ago an uncommitted batch must have been planned."""
+    """Least age in seconds of an uncommitted batch before its query counts as ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """One query that is to become a job."""
+    """One query of a script and the job that it is to become."""
 
     script: Script
     query: RecordedQuery
@@ -59,7 +59,7 @@ class Adoption:
         return self.script.directory / f"{self.job}{SUFFIX}"
 
     def check(self) -> None:
-        """Refuse what could not be finished; changes nothing."""
+        """Refuse a query whose adoption could not be finished; change nothing."""
         self.take_over.check()
         for number, read in self.query.kafka.items():
             starts = self.take_over.old.starts
@@ -68,7 +68,7 @@ class Adoption:
             raise InputError(f'"{self.file}" exists with another content; move it away, or give another --name')
 
     def run(self) -> OldCheckpoint:
-        """Make the query a job; returns where the job begins."""
+        """Turn the query into a job; return the checkpoint that the job continues."""
         old = self.take_over.run()
         files.replace(self.file, self.text().encode(), mode=FILE_MODE)
         return old
@@ -95,17 +95,17 @@ class Adoption:
         )
 
     def _latency(self) -> str:
-        """A batch cannot be faster than its trigger."""
+        """Return the latency of the intent: as given, else a default that is at least twice the interval of the trigger."""
         return self.script.latency or f"{max(LATENCY_S, 2 * self.query.trigger.interval_s):g}s"
 
 
 def _quoted(text: object) -> str:
-    """As a literal of Python, in double quotes."""
+    """Return a text as a Python literal in double quotes."""
     return json.dumps(str(text), ensure_ascii=False)
 
 
 def adoptions(script: Script, queries: Sequence[RecordedQuery]) -> list[Adoption]:
-    """All queries of a script as jobs to be; refuses all of them if one cannot become a job."""
+    """Return an adoption for each query of a script; refuse all queries if one of them cannot become a job."""
     with about(str(script.path), JobFileError):
         names = _names(script, queries)
         paths = [_checkpoint(query, name) for query, name in zip(queries, names, strict=True)]
@@ -119,7 +119,7 @@ def adoptions(script: Script, queries: Sequence[RecordedQuery]) -> list[Adoption
 
 
 def _names(script: Script, queries: Sequence[RecordedQuery]) -> list[str]:
-    """By the names of the queries, or by the script."""
+    """Return a job name for each query: the option `--name`, the name of the query, or one made from the name of the script."""
     if script.name is not None and len(queries) > 1:
         raise InputError(f"--name is for one query, and there are {len(queries)}; give them names with queryName()")
     stem = script.path.stem
@@ -156,7 +156,7 @@ def _adoption(script: Script, query: RecordedQuery, name: str, path: Path) -> Ad
 
 
 def found(one: Adoption) -> dict[str, str]:
-    """What was found of a query."""
+    """Return what the adoption found about a query, by label, for the report to a person."""
     old, trigger = one.take_over.old, one.query.trigger
     return {
         "reads": ", ".join(one.query.sources),
@@ -180,7 +180,7 @@ def _state(old: OldCheckpoint) -> str:
 
 
 def beginning(old: OldCheckpoint) -> str:
-    """Where a job begins, in a sentence."""
+    """Say in a sentence where the job begins."""
     if old.is_committed:
         return f"the job begins after batch {old.batch}, the last one that the query committed"
     return (

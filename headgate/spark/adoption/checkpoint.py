@@ -1,12 +1,12 @@
 """The checkpoint of an existing query: where the query stopped, how its checkpoint is fenced, and how a job takes it over.
 
-Spark plans batch N by writing `offsets/N`, runs it, and writes `commits/N`. Spark never replaces an entry of its log: a query whose next
-entry exists already fails. The fence is such an entry. It is the file `offsets/N+1` with a sentence for a content: a query that still
-runs fails when it plans its next batch, and a query that is started again fails when it reads the entry. Both show the sentence.
+Spark plans batch N by writing `offsets/N`, runs the batch, and writes `commits/N`. Spark never replaces an entry of its log. The fence is
+the entry `offsets/N+1` with a sentence as its content: a query that still runs fails when it plans its next batch, and a query that is
+started again fails when it reads the entry. Both queries show the sentence.
 
     mark HOME/adopting/JOB -> fence the old checkpoint -> copy it -> rename the copy to HOME/jobs/JOB
 
-A second `headgate adopt` finishes what a crash has interrupted, and is refused once the job has its copy.
+A second `headgate adopt` completes an adoption that a crash has interrupted, and is refused once the job has its copy.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LOCAL = "file:"
 FENCED = "Headgate adopted this query"
 ADOPTING = "adopting"
 MARK = "adopted.json"
-"""In the directory of the source of an adopted job: says which checkpoint the job continues."""
+"""File in the directory of the source of an adopted job; names the checkpoint that the job continues."""
 SOURCE = "query"
-"""The operator of a job that reads what the query reads."""
+"""Name of the operator that reads the sources of the adopted query."""
 NOTHING = "-"
-"""What Spark's offset log says of a source that had no rows yet."""
+"""Entry of Spark's offset log for a source that had no rows yet."""
 LOOK_S = 0.2
 BOUND = "transformWithState"
-"""State operators whose metadata names files of the old checkpoint by absolute path."""
+"""State operator whose metadata names files of the old checkpoint by absolute path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,23 @@ class StateOperator:
 
 @dataclass(frozen=True, slots=True)
 class OldCheckpoint:
-    """Where an existing query stopped."""
+    """The checkpoint of an existing query, and the batch at which the query stopped."""
 
     path: Path
     batch: int
     """The newest batch that the query planned."""
     is_committed: bool
     offsets: tuple[str, ...]
-    """Where the newest batch ends, per source, in Spark's words."""
+    """End offset of the newest batch for each source, as Spark wrote it."""
     starts: tuple[str | None, ...]
-    """Where the first batch of the job begins, per source, in Spark's words; None if the checkpoint does not say it."""
+    """Start offset of the job's first batch for each source, as Spark wrote it; None if the checkpoint does not have it."""
     state: tuple[StateOperator, ...]
     fence: str = ""
-    """What the fence says; empty if there is none."""
+    """The sentence in the fence; empty if the checkpoint has no fence."""
 
     @property
     def next_entry(self) -> Path:
-        """What Spark would write to plan the next batch."""
+        """Path of the offset log entry with which Spark would plan the next batch."""
         return self.path / "offsets" / str(self.batch + 1)
 
 
@@ -83,7 +83,7 @@ def local_path(location: str) -> Path:
 
 
 def read(path: Path) -> OldCheckpoint:
-    """Where the query of this checkpoint stopped."""
+    """Read where the query of this checkpoint stopped."""
     planned = _entries(path / "offsets")
     fence = _fence(path / "offsets" / str(planned[-1])) if planned else ""
     planned = planned[:-1] if fence else planned
@@ -107,12 +107,12 @@ def read(path: Path) -> OldCheckpoint:
 
 
 def _offsets(entry: bytes) -> tuple[str, ...]:
-    """Of an entry of the offset log: the lines after its version and its settings."""
+    """Return the offsets in an entry of the offset log: the lines after the version and the settings."""
     return tuple(line.decode() for line in entry.split(b"\n")[2:])
 
 
 def _initial(path: Path, source: int) -> str | None:
-    """Where a source of the query began: Spark's Kafka source writes it before its first batch, after a zero byte."""
+    """Return the first offset of a source: Spark's Kafka source writes it, after a zero byte, before its first batch. None if not known."""
     content = _content(path / "sources" / str(source) / "0").removeprefix(b"\0")
     return content.partition(b"\n")[2].decode(errors="replace") or None
 
@@ -136,7 +136,7 @@ def _state(folder: Path) -> tuple[StateOperator, ...]:
 
 
 def _operator(folder: Path) -> StateOperator:
-    """Spark before version 4 wrote no metadata of its state operators."""
+    """Describe a state operator from its metadata, which Spark before version 4 did not write."""
     described = sorted((folder / "_metadata").rglob("[!.]*"))
     lines = [line for path in described if path.is_file() for line in path.read_text(errors="replace").splitlines()]
     found = next((line for line in reversed(lines) if line.startswith("{")), None)
@@ -183,7 +183,7 @@ def await_rest(old: OldCheckpoint, quiet_s: float) -> OldCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """A job that is to continue an old checkpoint."""
+    """Gives the checkpoint of an existing query to a new job."""
 
     old: OldCheckpoint
     job: str
@@ -220,7 +220,7 @@ class TakeOver:
             )
 
     def run(self) -> OldCheckpoint:
-        """Fence the old checkpoint and give the job a copy; returns where the job begins."""
+        """Fence the old checkpoint and give the job a copy; return the old checkpoint as it was when the query stopped."""
         files.make_folder(self._staged)
         if not self.old.fence:
             self._fence()
@@ -229,7 +229,7 @@ class TakeOver:
         return old
 
     def _fence(self) -> None:
-        """Made elsewhere and linked: the entry appears whole, and only if Spark has not written it."""
+        """Write the fence to a temporary file and link it: the entry appears whole, and only if Spark has not written the entry."""
         entry = self.old.next_entry
         part = self.old.path / f".headgate-{uuid.uuid4().hex}"
         text = f'{self._sentence}. To run the query from here again, remove the job and delete the file "{entry}".\n'
@@ -261,7 +261,7 @@ class TakeOver:
 
 
 def _left_out(old: OldCheckpoint) -> Callable[[str, list[str]], set[str]]:
-    """The fence, and what an interrupted write left behind."""
+    """Return the filter of files that the copy leaves out: the fence, and files of interrupted writes."""
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         unfinished = {name for name in names if name.endswith(".tmp") or name.startswith(".headgate-")}

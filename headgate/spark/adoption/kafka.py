@@ -1,4 +1,4 @@
-"""Queries that read or write Kafka through Spark's connector, on Headgate's own source and sink: the connector's jar is not needed."""
+"""Runs queries that read or write Kafka through Spark's connector on Headgate's own source and sink, without the connector's jar."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = (
     T.StructField("timestamp", T.TimestampType()),
     T.StructField(TIMESTAMP_TYPE, T.IntegerType()),
 )
-"""Those of Spark's own Kafka source, in its order; headers come last if the script asks for them."""
+"""Columns of Spark's own Kafka source, in Spark's order; `headers` comes last if the script asks for this column."""
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 """Topics that Spark never finds by a pattern."""
 
@@ -48,7 +48,7 @@ class KafkaRead:
     place: Path
     columns: T.StructType
     most_rows: int | None
-    """Rows that a batch reads at most."""
+    """Most rows that a batch reads; None: no limit."""
     least_lanes: int
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -59,7 +59,7 @@ class KafkaRead:
         return reader.schema(self.columns).options(**options).load()
 
     def check(self, start: str | None) -> None:
-        """Refuse a checkpoint that does not say from where on this stream is to be read."""
+        """Refuse a checkpoint that does not say at which offsets this stream starts."""
         if _parsed(start) is None:
             raise JobFileError(
                 f"the checkpoint does not say where the query stopped to read {self}; start the query once more, so that it"
@@ -67,7 +67,7 @@ class KafkaRead:
             )
 
     def begin(self, start: str | None, place: Path) -> None:
-        """Continue at these offsets of Spark's. The lanes are as many as partitions, as in Spark; the time-outs are those of the job."""
+        """Continue at these Spark offsets with at least one lane per partition, as in Spark, and with the time-outs of the job."""
         self.place.mkdir(parents=True, exist_ok=True)
         if not (self.place / BEGUN).exists():
             offsets = _parsed(start) or {}
@@ -90,7 +90,7 @@ def _parsed(start: str | None) -> dict[Any, int] | None:
 
 
 def kafka_read(options: Mapping[str, str], place: Path) -> KafkaRead:
-    """The stream that Spark's own Kafka source would read with these options; refuses options that Headgate's source has no match for."""
+    """Return the stream that Spark's own Kafka source would read; refuse options that have no counterpart in Headgate's source."""
     given = options_of_reader(options)
     more = dict(given.client)
     servers, isolation = (
@@ -123,14 +123,14 @@ def _topics(names: str | None, pattern: str | None, assigned: str | None) -> Top
 
 
 def _like(pattern: str) -> Topics:
-    """Spark looks for its pattern anywhere in the name of a topic, Headgate compares the whole name."""
+    """Return topics for a pattern of Spark, which may match any part of a topic name; Headgate matches the whole name."""
     anywhere = f".*(?:{pattern}).*"
     sources.kafka(pattern=anywhere, servers="any")
     return Topics((), f"(?!(?:{'|'.join(INTERNAL)})$){anywhere}")
 
 
 def kafka_write(options: Mapping[str, str], topic: str) -> Any:
-    """Headgate's sink in place of Spark's, which delivers at least once too."""
+    """Return Headgate's Kafka sink in place of Spark's; both deliver at least once."""
     more = client_options(options)
     servers = more.pop(SERVERS)
     return sinks.kafka(topic, servers=servers, delivery="at-least-once", options=more)

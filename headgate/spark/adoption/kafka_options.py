@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka connector as options of librdkafka. Passwords are passed on by the name of the variable that holds them."""
+"""Translates options of Spark's Kafka connector to options of librdkafka; passwords stay references to environment variables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READER = frozenset(
         "groupidprefix",
     ]
 )
-"""Options of Spark's source beside those of the client. A checkpoint says where to begin, and the pace of the job when to read."""
+"""Options of Spark's source other than client options; Headgate takes the start from the checkpoint and the pace from the job."""
 SAME = frozenset(
     [
         "acks",
@@ -86,10 +86,10 @@ PART = re.compile(r"""(\w+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 
 @dataclass(frozen=True, slots=True)
 class ReaderOptions:
-    """Options of Spark's source; names in any case."""
+    """Options of Spark's Kafka source; option names are case-insensitive."""
 
     client: dict[str, str]
-    """Those of librdkafka."""
+    """Options of the Kafka client, as librdkafka names them."""
     own: Mapping[str, str]
 
     def text(self, name: str) -> str | None:
@@ -108,7 +108,7 @@ class ReaderOptions:
 
 
 def options_of_reader(options: Mapping[str, str]) -> ReaderOptions:
-    """The options of a source; refuses those that have no counterpart."""
+    """Split the options of a source into client options and source options; refuse options that have no counterpart."""
     own = {name.lower(): value for name, value in options.items() if not _is_of_client(name)}
     unknown = min((name for name in own if name not in READER), default=None)
     if unknown is not None:
@@ -117,7 +117,7 @@ def options_of_reader(options: Mapping[str, str]) -> ReaderOptions:
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of librdkafka that do what these options of Kafka's Java client do."""
+    """Return the librdkafka options that correspond to these options of Kafka's Java client."""
     given = {name.lower().removeprefix(PREFIX): value for name, value in options.items() if _is_of_client(name)}
     if SERVERS not in given:
         raise JobFileError(f'a query uses Kafka without the option "{PREFIX}{SERVERS}"')
@@ -145,7 +145,7 @@ def _refusal(name: str) -> JobFileError:
 
 
 def _login(given: Mapping[str, str]) -> dict[str, str]:
-    """User and password from the Java client's description of a login."""
+    """Return the user and the password from the Java client's login configuration (`sasl.jaas.config`)."""
     found: dict[str, str] = {}
     if "sasl.mechanism" in given:
         found["sasl.mechanisms"] = given["sasl.mechanism"]
@@ -163,7 +163,7 @@ def _login(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _named(secret: str, what: str) -> str:
-    """The environment variable that has this value: Spark shows options to everyone who may see a plan."""
+    """Return `env:NAME` for the environment variable that has this value: Spark shows options to everyone who may see a plan."""
     if secret.startswith((ENVIRONMENT, FILE)):
         return secret
     name = min((name for name, value in os.environ.items() if value == secret and secret), default=None)
@@ -176,7 +176,7 @@ def _named(secret: str, what: str) -> str:
 
 
 def _certificates(given: Mapping[str, str]) -> dict[str, str]:
-    """Files of certificates: librdkafka reads PEM files and PKCS12 key stores, and no JKS."""
+    """Return the options for certificate files: librdkafka reads PEM files and PKCS12 key stores, but not JKS."""
     found: dict[str, str] = {}
     if "ssl.truststore.location" in given:
         _expect(given, "ssl.truststore.type", ("PEM",))

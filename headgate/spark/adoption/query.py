@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AdoptedQuery:
-    """The query of a script that keeps its offsets in a certain checkpoint. Owner of `_found`: the thread that starts the job."""
+    """A query of a script, identified by its checkpoint. Owner of `_found`: the thread that starts the job."""
 
     script: str
     checkpoint: str
     """Absolute path; identifies the query among the queries of the script."""
     directory: str
-    """Where the script ran: relative paths in the script begin here."""
+    """The working directory of the script; relative paths in the script begin here."""
     arguments: tuple[str, ...] = ()
     arrival: str | None = None
     elastic: bool = field(default=False, init=False)
@@ -34,7 +34,7 @@ class AdoptedQuery:
     _found: RecordedQuery | None = field(default=None, init=False, repr=False)
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:
-        """The streaming DataFrame that the script writes, from a new run of the script."""
+        """Run the script again and return the streaming DataFrame that its query writes."""
         from headgate.spark.adoption.writers import sink_of
 
         if not (place / MARK).exists():
@@ -63,7 +63,7 @@ class AdoptedQuery:
         raise EngineError(f'{self.script}: it no longer starts a query with the checkpoint "{self.checkpoint}"')
 
     def arrived(self, place: Path) -> float | None:
-        """Unknown for Spark's own sources, which do not say how many rows wait."""
+        """Return the rows that have arrived in Kafka; None if the query also reads Spark's own sources, which do not count waiting rows."""
         found = self._found
         if found is None or len(found.kafka) < len(found.sources):
             return None
@@ -71,7 +71,7 @@ class AdoptedQuery:
         return sum(count for count in counts if count is not None)
 
     def losses(self, place: Path) -> str:
-        """Rows that Kafka removed before they were read, if the query goes on without them."""
+        """Say how many rows Kafka removed before they were read; empty if no rows were lost."""
         reads = self._found.kafka.values() if self._found is not None else ()
         return "; ".join(text for read in reads if (text := read.source.losses(read.place)))
 
@@ -80,7 +80,7 @@ class AdoptedQuery:
         return self._sink is not None and self._sink.reads_once
 
     def __call__(self, rows: DataFrame, epoch: int) -> None:
-        """Write an epoch where the query wrote its batches."""
+        """Write an epoch to the sink of the query."""
         if self._sink is None:
             raise EngineError("an adopted query is the sink of a job whose source it is not; use it for both")
         self._sink.write(rows, epoch)

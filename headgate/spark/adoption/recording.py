@@ -33,7 +33,7 @@ DEFAULT_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 DEFAULT_FORMAT = "spark.sql.sources.default"
 TIME_ZONE = "spark.sql.session.timeZone"
 KEPT = ("spark.sql.adaptive.enabled", "spark.sql.optimizer.excludedRules")
-"""Settings that lanes and meters rely on; they change no result."""
+"""Settings that a script's session builder cannot change, because lanes and meters rely on the values; these settings change no result."""
 
 
 class TriggerKind(Enum):
@@ -60,7 +60,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuery:
-    """Everything that a script said about a query up to `start`."""
+    """What a script has specified for a query up to the call of `start`."""
 
     frame: DataFrame
     name: str | None = None
@@ -76,23 +76,23 @@ class RecordedQuery:
     table: str | None = None
     """The table of `toTable`."""
     checkpoint: str | None = None
-    """Where the query keeps its offsets, as the script says it; None if Spark would choose a temporary directory."""
+    """Location of the query's checkpoint as the script gives it; None if Spark would choose a temporary directory."""
     sources: tuple[str, ...] = ()
     """Names of the streaming sources that the query reads, in Spark's order."""
     kafka: Mapping[int, KafkaRead] = field(default_factory=dict)
-    """Those among them that read Kafka, by their place in that order."""
+    """The Kafka streams among the sources, by their position in `sources`."""
 
     def option(self, name: str) -> str | None:
-        """Spark's options have names in any case."""
+        """Return an option by its case-insensitive name; None if the script did not set it."""
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
 
 
 @dataclass(slots=True)
 class Recorded:
-    """What a script has said so far. Owner: the thread that runs the script."""
+    """The queries and Kafka streams that a script has defined so far. Owner: the thread that runs the script."""
 
     place: Path
-    """Where the job keeps what it knows of its source."""
+    """Directory of the job's source."""
     queries: list[RecordedQuery] = field(default_factory=list)
     kafka: list[KafkaRead] = field(default_factory=list)
 
@@ -228,7 +228,7 @@ class Recorder(DataStreamWriter):
     def _say(
         self, format: str | None, mode: str | None, partition_by: Any, name: str | None, options: Mapping[str, Any]
     ) -> None:
-        """What may be said at the end instead of before."""
+        """Apply the arguments of `start` and `toTable` like calls of the writer's methods."""
         said = (
             (self.format, format),
             (self.outputMode, mode),
@@ -241,7 +241,7 @@ class Recorder(DataStreamWriter):
         self.options(**options)
 
     def _recorded(self, options: Mapping[str, str]) -> NotStarted:
-        """Completed while the session of the script is there."""
+        """Complete and record the query while the session of the script exists."""
         self.options(**options)
         default = str(self._spark.conf.get(DEFAULT_FORMAT))
         sources, kafka = self._said.streams(self._df)
@@ -255,11 +255,11 @@ class Recorder(DataStreamWriter):
 
 
 class Awaited(BaseException):
-    """Ends a script where it would wait for its queries; not an `Exception`, which a script may catch."""
+    """Ends a script at `awaitTermination`; not an `Exception`, because a script may catch those."""
 
 
 class NotStarted:
-    """What a script gets from `start`: a query that does not run."""
+    """The query object that `start` returns to a recorded script; the query does not run."""
 
     isActive = False
     id = runId = "not started: recorded by headgate adopt"
@@ -272,7 +272,7 @@ class NotStarted:
         self._ends = query.trigger.kind in ENDING
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """End the script: it waits for a query that does not end, so all its queries are recorded."""
+        """End the script if the query has no end: all queries of the script are recorded when it waits."""
         if timeout is None and not self._ends:
             raise Awaited
         return True
@@ -281,18 +281,18 @@ class NotStarted:
         return None
 
     def stop(self) -> None:
-        """It does not run."""
+        """Do nothing: the query does not run."""
 
     processAllAvailable = stop
 
     def explain(self, extended: bool = False) -> None:
-        """There is no plan of a batch."""
+        """Print nothing: there is no plan of a batch."""
 
 
 def record(
     spark: SparkSession, script: Path, arguments: Sequence[str], place: Path = Path(KAFKA)
 ) -> list[RecordedQuery]:
-    """The queries of a script, in the order in which it starts them. `place` is the directory of the job's source."""
+    """Run a script and return its queries in the order of their starts. `place` is the directory of the job's source."""
     session, said = spark.newSession(), Recorded(place)
     session.conf.unset(TIME_ZONE)  # Headgate's is UTC; a plain script has that of the machine
     with _recording(session, said):
@@ -306,7 +306,7 @@ def record(
 
 @contextmanager
 def _recording(session: SparkSession, said: Recorded) -> Iterator[None]:
-    """While this lasts, the script of this thread gets `session`, can stop nothing, and starts nothing."""
+    """Give `session` to the script of this thread; inside this block, the script can start and stop nothing."""
     here = threading.get_ident()
 
     def in_script(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -356,7 +356,7 @@ def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
 
 
 def _apply(session: SparkSession, options: Mapping[str, Any]) -> None:
-    """Settings of the application, such as its name, its master or its jars, are those of the Spark that runs."""
+    """Set the session options of a script; ignore settings of the application, such as name, master or jars."""
     for key, value in options.items():
         if key not in KEPT:
             with suppress(PySparkException):

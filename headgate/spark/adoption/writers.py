@@ -1,4 +1,4 @@
-"""The end of a recorded query as the sink of a job: writes each epoch the way Spark's own sink does, under the same batch numbers."""
+"""Turns the end of a recorded query into the sink of a job: each epoch is written as by Spark's own sink, with the same batch numbers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CASELESS = "org.apache.spark.sql.catalyst.util.CaseInsensitiveMap"
 
 @dataclass(frozen=True, slots=True)
 class RecordedSink:
-    """Where the rows of a query go, and what happens if a batch is written again."""
+    """The target of a query, and its guarantee if a batch is written again."""
 
     write: Callable[[DataFrame, int], None]
     target: str
     guarantee: str
     reads_once: bool = False
-    """Whether `write` is one action that Spark reports; otherwise the rows are computed, counted and kept before."""
+    """Whether `write` is one action that Spark reports; otherwise the rows are computed, counted and kept before the write."""
 
 
 def sink_of(query: RecordedQuery) -> RecordedSink:
@@ -65,7 +65,7 @@ def sink_of(query: RecordedQuery) -> RecordedSink:
 
 
 def _file_sink(query: RecordedQuery, format: str) -> RecordedSink:
-    """Spark's own file sink, whose log `_spark_metadata` knows the batches that are written."""
+    """Return Spark's own file sink; its log `_spark_metadata` records the batches that are written."""
     path = query.option("path")
     if path is None:
         raise JobFileError(f'a query writes files of the format "{format}", but names no path; give start() a path')
@@ -94,7 +94,7 @@ def _foreach(query: RecordedQuery) -> Callable[[DataFrame, int], None]:
 
 
 def _writer(query: RecordedQuery, format: str) -> Callable[[DataFrame, int], None]:
-    """Kafka is written without Spark's connector, unless the rows say where they go."""
+    """Return a writer of batches: Kafka is written without Spark's connector, unless the rows choose the topic or the partition."""
     topic = query.option("topic")
     if format == KAFKA and topic is not None and "partition" not in query.frame.columns:
         kept = {name: value for name, value in query.options.items() if name.lower().startswith(PREFIX)}

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 LOCAL = "file://"
 LIMITS = ("timeout", "connect_timeout", "retry_timeout")
-"""Options of the object store: how long a request, a connection and all attempts of a request may take."""
+"""Options of the object store that limit the time of a request, of a connection and of all attempts of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """A table that may not exist yet."""
+    """Location of a Delta table, which may not exist yet."""
 
     uri: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @staticmethod
     def of(uri: str, storage: Mapping[str, str], answer_s: float = PATIENCE.table_s) -> TableLocation:
-        """With secrets revealed, a time limit for the object store, and a path that means the same in every process."""
+        """Return a location with revealed secrets, a time limit for the object store, and an absolute path if the table is on a disk."""
         path = uri.removeprefix(LOCAL)
         if "://" in path:
             limits = dict.fromkeys(LIMITS, f"{round(answer_s * 1000)}ms")
@@ -50,36 +50,36 @@ class TableLocation:
 
     @property
     def local(self) -> Path | None:
-        """Its folder, if that is on a disk of this machine."""
+        """The folder of the table on a disk of this machine; None if the table is in an object store."""
         return None if "://" in self.uri else Path(self.uri)
 
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Whether a table exists at this location."""
         from deltalake import DeltaTable
 
         return DeltaTable.is_deltatable(self.uri, dict(self.options))
 
     def table(self, version: int | None = None) -> DeltaTable:
-        """The table as it is now, or as it was."""
+        """Open the newest version of the table, or the given version."""
         from deltalake import DeltaTable
 
         return DeltaTable(self.uri, version, storage_options=dict(self.options))
 
     def files(self) -> Any:
-        """Its folder as a file system."""
+        """Return the folder of the table as a file system of Arrow."""
         from deltalake.fs import DeltaStorageHandler
 
         return fs.PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))
 
     def make_durable(self, name: str) -> None:
-        """Force a file and its name to disk; an object store has done so."""
+        """Force a file and its name to a local disk; an object store is durable already."""
         if self.local is not None:
             files.sync(self.local / name)
             files.sync((self.local / name).parent)
 
     @contextmanager
     def using(self, operator: str = "") -> Iterator[None]:
-        """Errors of the library in one sentence."""
+        """Turn errors of the library in this block into one sentence."""
         from deltalake.exceptions import DeltaError
 
         with using(self.name, (DeltaError, OSError), operator):
@@ -87,7 +87,7 @@ class TableLocation:
 
 
 def check(uri: str, storage: Mapping[str, str]) -> None:
-    """Refuses what cannot be a table, before any job starts."""
+    """Refuse an address that cannot be a Delta table, before any job starts."""
     if not isinstance(uri, str | os.PathLike) or not os.fspath(uri):
         raise GraphError(f'a Delta table is at {uri!r}; name a path or an address, such as "s3://bucket/orders"')
     what = f'Delta table "{shown(os.fspath(uri))}"'

@@ -1,4 +1,4 @@
-"""Packages that only some sources and sinks need: one sentence if a package is missing, and one for each error that it raises."""
+"""Packages that only some sources and sinks need: one sentence for a missing package, and one for each error that a package raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRAWING = re.compile(r"\x1b\[\d*m|↳")
 
 
 def require(extra: str, what: str) -> None:
-    """Refuses a source or sink whose package is not installed."""
+    """Refuse a source or sink if its package is not installed."""
     if find_spec(PACKAGES[extra]) is None:
         raise GraphError(
             f'{what} needs the package {PACKAGES[extra]}, which is not installed; run: pip install "headgate[{extra}]"'
@@ -26,7 +26,7 @@ def require(extra: str, what: str) -> None:
 
 @contextmanager
 def using(what: str, errors: tuple[type[Exception], ...], operator: str = "") -> Iterator[None]:
-    """Turns an error of a package into one sentence that names the table; with `operator`, the sentence begins with it."""
+    """Turn an error of a package into one sentence that names the table; with `operator`, the sentence begins with the operator."""
     try:
         yield
     except errors as error:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 Options = tuple[tuple[str, str], ...]
-"""Options of librdkafka as they are written in a job file: secrets are named, not spelled out."""
+"""Options of librdkafka as written in a job file: a secret is a reference, never the value."""
 
 SERVERS = "bootstrap.servers"
 QUIET = {"log_level": "2", "log.connection.close": "false"}
-"""librdkafka reports every refused connection on stderr; the client's errors say the same once."""
+"""librdkafka would report every refused connection on stderr; the error of the client says the same once."""
 ISOLATION, COMMITTED, UNCOMMITTED = "isolation.level", "read_committed", "read_uncommitted"
-"""Whether rows of open and of aborted transactions are left out, or read too."""
+"""Values of the isolation level: readers leave out rows of open and of aborted transactions, or read these rows too."""
 OWN = frozenset(
     (
         "auto.offset.reset",
@@ -38,7 +38,7 @@ OWN = frozenset(
         "transactional.id",
     )
 )
-"""Options that decide which rows are read and written; they are Headgate's."""
+"""Options that Headgate sets itself, because they decide which rows are read and written."""
 PASSING = frozenset(
     {
         "BROKER_NOT_AVAILABLE",
@@ -72,13 +72,13 @@ PASSING = frozenset(
         "_WAIT_COORD",
     }
 )
-"""Errors of a broker that is away, too slow, or moves partitions; the library marks only those of transactions."""
+"""Errors that can pass: the broker is away, too slow or moving partitions; librdkafka marks only errors of transactions as retriable."""
 REFUSED = ("_AUTHENTICATION", "_SSL")
 """Errors that librdkafka reports only in a callback: the call itself fails as if the broker were unreachable."""
 BROKEN = "Broker transport failure"
 """Message of librdkafka for a login during which the connection broke: the broker refused nothing."""
 _refusals: dict[Options, str] = {}
-"""The first refusal of a login or certificate since the last failure. Any thread of librdkafka's clients may replace one."""
+"""The first refusal of a login or certificate since the last failure. Owner: any thread of librdkafka's clients may set an entry."""
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -86,7 +86,7 @@ TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def checked_options(servers: str, options: Mapping[str, Any] | None) -> Options:
-    """Options for librdkafka, in one order; refuses secrets that are spelled out, and options that are Headgate's."""
+    """Return options for librdkafka in a stable order; refuse secrets that are spelled out, and options that Headgate sets itself."""
     if not isinstance(servers, str) or not servers.strip():
         raise GraphError(f'the servers of Kafka are {servers!r}; write them like "host:9092,other:9092"')
     given = {str(name): _text(value) for name, value in (options or {}).items()}
@@ -102,17 +102,17 @@ def _text(value: Any) -> str:
 
 
 def resolved(options: Options) -> dict[str, str]:
-    """The same options with the secrets that they name; to be given to librdkafka and to nothing else."""
+    """Return the options with revealed secrets; only librdkafka may get the result."""
     return all_revealed(dict(options), "Kafka")
 
 
 def isolation_of(options: Options) -> str:
-    """Which rows are read; only the options of an adopted query say so."""
+    """Return the isolation level of readers; only the options of an adopted query set another level than committed rows."""
     return dict(options).get(ISOLATION, COMMITTED)
 
 
 def address(options: Options) -> str:
-    """Where Kafka is, for people."""
+    """The brokers' addresses as shown in messages."""
     return dict(options)[SERVERS]
 
 
@@ -121,7 +121,7 @@ def address(options: Options) -> str:
 
 @cache
 def admin(options: Options, patience: KafkaPatience, owner: int) -> AdminClient:
-    """Asks for topics and offsets. `owner` is the process that uses it."""
+    """Return a client that asks for topics and offsets. `owner` is the id of the process that uses the client."""
     from confluent_kafka.admin import AdminClient
 
     settings: dict[str, Any] = {**_common(options, patience), "error_cb": partial(_note_refusal, options)}
@@ -135,7 +135,7 @@ def _note_refusal(options: Options, error: Any) -> None:
 
 @contextmanager
 def heard(client: AdminClient) -> Iterator[None]:
-    """If a call fails in this block, callbacks are run first: they know why."""
+    """Run pending callbacks of the client if a call fails in this block: a callback knows the reason."""
     try:
         yield
     except Exception:
@@ -147,7 +147,7 @@ def heard(client: AdminClient) -> Iterator[None]:
 def consumer(
     options: Options, patience: KafkaPatience, group: str, owner: int, isolation: str | None = None
 ) -> Consumer:
-    """Reads ranges of offsets; never joins a group."""
+    """Return a client that reads ranges of offsets and never joins a consumer group. `owner` is the id of the process that uses it."""
     from confluent_kafka import Consumer
 
     ours = {
@@ -184,7 +184,7 @@ def _common(options: Options, patience: KafkaPatience) -> dict[str, str]:
 
 @contextmanager
 def asking_kafka(options: Options, operator: str = "") -> Iterator[None]:
-    """Turns an error of Kafka into one sentence with its kind, which says whether it can pass, and the address."""
+    """Turn an error of Kafka into one sentence with the address and the kind of the error, which says whether the error can pass."""
     from confluent_kafka import KafkaException
 
     try:
@@ -194,14 +194,14 @@ def asking_kafka(options: Options, operator: str = "") -> Iterator[None]:
 
 
 def kafka_failure(error: Any, options: Options, operator: str = "") -> Exception:
-    """One sentence about an error of librdkafka's."""
+    """Return an error of librdkafka as one sentence."""
     reason = _refusals.pop(options, "") or error.str().rstrip(".") or error.name()
     sentence = f"{_kind(error)}: {reason}"
     return failure(f"Kafka at {address(options)} could not be used: {sentence}", operator)
 
 
 def _kind(error: Any) -> str:
-    """A broker that is away, moves partitions or is too slow counts as one that cannot be reached."""
+    """Return the kind of an error; an error that can pass counts as an unreachable broker."""
     return "ConnectionError" if is_passing(error) else error.name()
 
 

@@ -16,24 +16,24 @@ class KafkaPatience:
     discovery_s: float = 30.0
 
     def for_a_look(self) -> KafkaPatience:
-        """For calls that only measure."""
+        """Return shorter limits for calls that only measure."""
         return KafkaPatience(min(self.answer_s, self.look_s), self.look_s, self.discovery_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a call to Redis, to Kafka or to a table may take."""
+    """Time limits of calls to Redis, Kafka and tables, in seconds."""
 
     connect_s: float = 3.0
     answer_s: float = 10.0
     look_s: float = 2.0
-    """For an answer to a question that is asked in every round."""
+    """Limit for calls that are made in every round."""
     kafka: KafkaPatience = KafkaPatience()
     table_s: float = 60.0
-    """For one answer of PostgreSQL, an object store or a catalog."""
+    """Limit for one answer of PostgreSQL, an object store or a catalog."""
 
     def for_a_look(self) -> Patience:
-        """For calls that only measure: a late answer is as good as none."""
+        """Return shorter limits for calls that only measure: a late answer is useless for them."""
         connect_s, answer_s, table_s = (
             min(wait_s, self.look_s) for wait_s in (self.connect_s, self.answer_s, self.table_s)
         )
@@ -41,11 +41,11 @@ class Patience:
 
 
 PATIENCE = Patience()
-"""As the settings have it by default."""
+"""The time limits of the default settings."""
 
 
 def patience_of(settings: SparkSettings) -> Patience:
-    """As these settings have it."""
+    """Return the time limits of these settings."""
     kafka = KafkaPatience(settings.kafka_answer_s, settings.kafka_look_s, settings.kafka_discovery_s)
     return Patience(
         settings.redis_connect_s, settings.redis_answer_s, settings.redis_look_s, kafka, settings.table_answer_s

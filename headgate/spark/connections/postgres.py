@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: each answer has a time limit, and each error is one sentence and known as passing or permanent."""
+"""Connections to PostgreSQL: each answer has a time limit, and each error is one sentence that says whether the error can pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import psycopg
 from headgate.spark.connections.failing import failure
 
 CONNECT_S = 10
-"""Unless the address says `connect_timeout`."""
+"""Time limit of a new connection, in seconds, unless the address sets `connect_timeout`."""
 PASSING = ("08", "40", "53", "55P03", "57")
-"""Codes of errors that can pass: connection, conflict, resources, lock, shutdown, time limit of a statement."""
+"""SQLSTATE prefixes of errors that can pass: connection, conflict, resources, lock, shutdown, statement time-out."""
 
 
 class TimedConnection(psycopg.Connection[Any]):
@@ -31,7 +31,7 @@ class TimedConnection(psycopg.Connection[Any]):
 
 @contextmanager
 def connected(url: str, name: str, answer_s: float, operator: str = "") -> Iterator[TimedConnection]:
-    """One transaction. The server ends a statement that takes longer than the limit, unless it waits for rows of a lane.
+    """Open a connection for one transaction. The server ends a statement after `answer_s`, unless the statement waits for rows of a lane.
 
     An error names the table as `name`.
     """
@@ -49,7 +49,7 @@ def connected(url: str, name: str, answer_s: float, operator: str = "") -> Itera
 
 
 def kind(error: Any) -> str:
-    """The error as it is reported: `ConnectionError` if it can pass without a change."""
+    """The kind of an error in messages: `ConnectionError` if the error can pass without a change."""
     passes = (error.sqlstate or "").startswith(PASSING)
     lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
     return "ConnectionError" if passes or lost else type(error).__name__

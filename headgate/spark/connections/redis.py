@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 URL = "redis://127.0.0.1:6379"
 RETRIES = 2
-"""A connection that breaks is made again this often within one call; a call that times out is not repeated."""
+"""Number of reconnections within one call; a call that times out is not repeated."""
 
 
 @cache
 def connect(url: str, patience: Patience = PATIENCE) -> Redis:
-    """One client for each process; it connects when it is first used, and again when it has to."""
+    """Return the client of this process; the client connects at its first use, and reconnects if the connection breaks."""
     from redis import Redis
     from redis.backoff import ExponentialBackoff
     from redis.exceptions import ConnectionError
@@ -40,9 +40,9 @@ def connect(url: str, patience: Patience = PATIENCE) -> Redis:
 
 @contextmanager
 def asking(url: str, operator: str = "") -> Iterator[None]:
-    """Turns an error of Redis into one sentence with its kind, which says whether it can pass, and the address.
+    """Turn an error of Redis into one sentence with the address and the kind of the error, which says whether the error can pass.
 
-    With `operator`, which a lane or a planner gives, the sentence begins with it: Spark would blame the sink that runs the lane.
+    A lane or a planner gives `operator`, with which the sentence begins: Spark would blame the sink that runs the lane.
     """
     from redis.exceptions import RedisError
 
@@ -54,7 +54,7 @@ def asking(url: str, operator: str = "") -> Iterator[None]:
 
 
 def _kind(error: Exception) -> str:
-    """The error as it is reported: a Redis that loads, fails over, runs a long script or is full counts as unreachable.
+    """The kind of an error in messages: a Redis that loads, fails over, runs a long script or is full counts as unreachable.
 
     >>> from redis.exceptions import BusyLoadingError, ResponseError
     >>> _kind(BusyLoadingError()), _kind(ResponseError("BUSY Redis is busy")), _kind(ResponseError("wrong kind of value"))
@@ -86,6 +86,6 @@ def shown(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """Refuses what cannot be the address of a Redis."""
+    """Refuse a text that cannot be the address of a Redis server."""
     if not isinstance(url, str) or re.match(r"(redis|rediss|unix)://", url) is None:
         raise GraphError("the url of a Redis does not start with redis://, rediss:// or unix://")

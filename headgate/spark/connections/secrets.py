@@ -1,4 +1,4 @@
-"""Secrets that a job file names and does not contain: `env:NAME` is an environment variable, `file:PATH` is the content of a file."""
+"""Secrets that a job file refers to instead of containing: `env:NAME` is an environment variable, `file:PATH` is the content of a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENVIRONMENT, FILE, ADDRESS = "env:", "file:", "file://"
 SECRET = re.compile(
     r"secret|password|token|credential|account.?key|sas.?key|jaas|\.key\.pem$|oauthbearer\.config$", re.IGNORECASE
 )
-"""Names of options whose values do not belong in a job file."""
+"""Names of options that may not be spelled out in a job file."""
 
 
 def has_login(address: str) -> bool:
@@ -37,7 +37,7 @@ def check_options(values: Mapping[str, str], what: str) -> None:
 
 
 def revealed(value: str, what: str) -> str:
-    """The value itself, or what it refers to; looked up in the service, whose lanes get the result.
+    """Return the value itself, or the secret that the value refers to, as this process finds it.
 
     >>> revealed("eu-central-1", "the region"), revealed("file:///lake", "an address, which is no secret")
     ('eu-central-1', 'file:///lake')
@@ -50,7 +50,7 @@ def revealed(value: str, what: str) -> str:
 
 
 def all_revealed(values: Mapping[str, str], what: str) -> dict[str, str]:
-    """The same for the values of options."""
+    """Return the options with every value revealed."""
     return {name: revealed(value, f'option "{name}" of {what}') for name, value in values.items()}
 
 

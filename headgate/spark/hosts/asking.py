@@ -1,4 +1,4 @@
-"""Tasks that ask each host of a cluster something, beside the lanes: one task per host, which answers only where it should be."""
+"""Tasks that ask each host of a cluster a question, apart from lanes: one task per host, which answers only on the host that it is for."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ANSWERS = pa.schema([("host", pa.string()), ("answer", pa.binary())])
 
 @dataclass(frozen=True)
 class HostTask:
-    """Has the host that it runs on answer; a task that Spark put on another host than it is for does nothing."""
+    """A task that returns the answer of the host that it runs on; a task that Spark put on another host than it is for does nothing."""
 
     hosts: tuple[str, ...]
     answer: Callable[[str], bytes]
-    """What the named host answers."""
+    """Returns the answer of the named host."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         host = here(self.hosts)
@@ -37,7 +37,7 @@ class HostTask:
 def ask_hosts(
     spark: SparkSession, places: Places, hosts: Sequence[str], answer: Callable[[str], bytes]
 ) -> dict[str, bytes]:
-    """What each host answers, if its task came to it; raises whatever Spark raises."""
+    """Return the answer of each host that its task has reached; raise any error of Spark."""
     numbers = list(zip(labels(len(hosts)), range(len(hosts)), strict=True))
     asked = places.marks(spark, f"label int, {NUMBER} int", numbers, hosts)
     rows = asked.mapInArrow(HostTask(tuple(hosts), answer), "host string, answer binary").collect()

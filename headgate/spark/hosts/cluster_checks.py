@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(state_dir: str, service: str, one_machine: bool) -> str:
-    """The folder for the slice stores of a service, as `store_folder` takes it; empty: in the directory of each job.
+    """Return the folder for the slice stores of a service, as `store_folder` takes it; empty: each job has its own folder.
 
     Services that share a disk have folders of their own.
 
@@ -39,7 +39,7 @@ def stores_of(state_dir: str, service: str, one_machine: bool) -> str:
 
 
 class ClusterChecks:
-    """Asks hosts in a thread of its own, so that what cancels an epoch does not cancel the question."""
+    """Asks hosts on a separate thread, so that cancelling an epoch does not cancel the question."""
 
     def __init__(self, spark: SparkSession, places: Places, stores: str, jobs: Callable[[], frozenset[str]]) -> None:
         self.preflight = Preflight(self._ask)
@@ -53,12 +53,12 @@ class ClusterChecks:
         return needs_of(topology, settings.checkpoint or place, store, self._local_files)
 
     def remove_leftovers(self, hosts: Sequence[str]) -> None:
-        """Delete the stores of jobs that have ended; a host that does not answer does so when it is asked next."""
+        """Delete the stores of jobs that have ended; a host that does not answer deletes its stores at the next question."""
         if self._stores:
             self._thread.submit(self._remove, hosts)
 
     def close(self) -> None:
-        """A question that is under way ends with Spark."""
+        """Cancel queued questions; a question that is under way ends with Spark."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, hosts: Sequence[str], check: HostCheck) -> Mapping[str, bytes]:

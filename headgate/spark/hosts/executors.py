@@ -30,14 +30,14 @@ GRACEFUL = {
     # An executor goes when it has looked once more, after its last task, whether all has moved: by default every 30 s.
     "spark.storage.decommission.replicationReattemptInterval": "1s",
 }
-"""Configures an application whose executors come and go."""
+"""Configuration of an application whose executors come and go."""
 
 LEAVES = "Headgate releases the host"
 UNASKED = -1
 
 
 class AllocationClient(Protocol):
-    """What the pool needs of Spark."""
+    """The part of Spark's allocation client that the pool needs."""
 
     def alive(self) -> Mapping[str, str]: ...
 
@@ -52,15 +52,15 @@ class AllocationClient(Protocol):
 
 @dataclass(slots=True)
 class _Lease:
-    """A host that was asked for; owned by the lock of its pool."""
+    """One leased host. Owner: the lock of its pool."""
 
     name: str
     kind: HostType
     leased_s: float
     wanted_s: float
-    """Since when it has waited for an executor."""
+    """Time in seconds since which the lease has waited for an executor."""
     executor: str = ""
-    """Empty as long as the cluster manager has given none."""
+    """Id of the executor; empty until the cluster manager has given one."""
     releasing_s: float | None = None
     killed: bool = False
 
@@ -81,11 +81,11 @@ class ExecutorPool:
         self._clock, self._patience_s, self._drain_s, self._client = clock, patience_s, drain_s, client
         self._leases: dict[str, _Lease] = {}
         self._asked = UNASKED
-        """Executors that were asked for last."""
+        """Number of executors in the last request to the cluster manager."""
         self._lock = threading.RLock()
 
     def application(self, terms: Terms) -> dict[str, str]:
-        """What a Spark application is configured with: executors of one size, and no more of them than may be leased."""
+        """Return the settings of a Spark application on this pool: executors of one size, at most as many as may be leased."""
         (kind,), most = terms.kinds, terms.budget.most_hosts or 1
         cores = max(1, round(kind.cores))
         return {
@@ -113,7 +113,7 @@ class ExecutorPool:
                     raise
 
     def release(self, name: str) -> None:
-        """The executor takes no more tasks; `hosts` sees to the rest."""
+        """Let the executor finish its tasks and take no new ones; `hosts` completes the release."""
         with self._lock:
             lease = self._leases.get(name)
             if lease is None or lease.releasing_s is not None:
@@ -124,7 +124,7 @@ class ExecutorPool:
                 _called(lambda: client.decommission(lease.executor, LEAVES))
 
     def hosts(self) -> Mapping[str, Host]:
-        """As of now; executors that the cluster manager gave meanwhile are assigned to leases on the way."""
+        """Return the hosts as they are now; this call also assigns new executors to leases."""
         with self._lock:
             client = self._client()
             alive, remaining = (
@@ -138,7 +138,7 @@ class ExecutorPool:
             return {lease.name: self._host(lease, alive, shared) for lease in self._leases.values()}
 
     def close(self) -> None:
-        """Forget every lease; executors that still run end at once, and with a JVM that is gone they have ended."""
+        """Forget every lease and kill the executors that still run; without a Spark application, there is nothing to kill."""
         with self._lock:
             client = self._client()
             held = [lease.executor for lease in self._leases.values() if lease.executor]
@@ -163,7 +163,7 @@ class ExecutorPool:
         self._asked = wanted
 
     def _forget_gone(self, remaining: frozenset[str]) -> None:
-        """A lease without its executor waits for another, or is over."""
+        """Let a lease without its executor wait for another one, or end the lease if the host is being released."""
         for lease in list(self._leases.values()):
             if lease.executor and lease.executor not in remaining:
                 lease.executor, lease.wanted_s = "", self._clock()
@@ -171,7 +171,7 @@ class ExecutorPool:
                 del self._leases[lease.name]
 
     def _match(self, client: AllocationClient, alive: Mapping[str, str]) -> None:
-        """Give executors to leases, the oldest lease first; kill executors without a lease, and executors that have not left in time."""
+        """Give free executors to leases, the oldest lease first; kill executors without a lease, and executors that leave too late."""
         now_s = self._clock()
         for lease in self._leases.values():
             late = lease.releasing_s is not None and now_s - lease.releasing_s > self._drain_s
@@ -187,7 +187,7 @@ class ExecutorPool:
             _called(partial(client.kill, executor))
 
     def _host(self, lease: _Lease, alive: Mapping[str, str], shared: Mapping[str | None, int]) -> Host:
-        """A machine with several executors is not emptied when one of them goes: the host then has no address of its own."""
+        """Return the host of a lease; its address is empty if its machine has several executors: losing one does not empty the machine."""
         machine = alive.get(lease.executor, "")
         host = Host(lease.name, lease.kind, lease.leased_s, address=machine if shared.get(machine) == 1 else "")
         if lease.releasing_s is not None:
@@ -208,7 +208,7 @@ Answer = TypeVar("Answer")
 
 
 def _called(call: Callable[[], Answer]) -> Answer:
-    """The answer of Spark; its errors become one sentence."""
+    """Return the answer of Spark; turn an error of Spark into one sentence."""
     try:
         return call()
     except EngineError:

@@ -1,7 +1,7 @@
-"""What one host of a cluster answers to the preflight: runs in a Python worker of that host.
+"""The answer of one host of a cluster to the preflight; runs in a Python worker of that host.
 
 The driver has written a file with a nonce to each folder. The host reads the nonce and writes an answer beside it, which the driver
-reads: a folder of the same name on another disk passes neither.
+reads. Both steps fail for a folder of the same name on another disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headgate.state.location import Location
 NETWORK_DISKS = frozenset(
     ("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "afs")
 )
-"""File systems that keep the slices of a host on another machine; so do those that begin with `fuse.`, except for local ones."""
+"""File systems that keep files on another machine; file systems that begin with `fuse.` also count, except for local ones."""
 LOCAL_FUSE = frozenset(("fuse.overlayfs", "fuse.fuse-overlayfs", "fuse.ntfs-3g"))
 
 
@@ -34,21 +34,21 @@ class StoreCheck:
     """What the disk of the slice stores must have."""
 
     store: str
-    """As the driver names it; relative: in the host's local directory of Spark."""
+    """The folder as the driver names it; a relative path lies in the host's local directory of Spark."""
     least_free_mb: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Stores of jobs that have ended, as one host finds them on its disk."""
+    """The jobs and the folder by which a host finds stores of jobs that have ended."""
 
     stores: str
-    """The folder with a folder per job; relative: in the host's local directory of Spark."""
+    """The folder with one folder per job; a relative path lies in the host's local directory of Spark."""
     jobs: frozenset[str]
-    """The jobs whose stores stay."""
+    """The jobs whose stores are kept."""
 
     def remove(self) -> None:
-        """Delete the stores of all other jobs; what cannot be deleted stays."""
+        """Delete the stores of all other jobs; a store that cannot be deleted stays."""
         root = Path(self.stores) if os.path.isabs(self.stores) else local_root() / self.stores
         for path in root.glob("*"):
             if path.name not in self.jobs:
@@ -57,14 +57,14 @@ class Leftovers:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """What a host has found."""
+    """The answer of a host to a check."""
 
     python: str
     headgate: str
     folders: Mapping[str, str] = field(default_factory=dict)
-    """The problem with each folder; empty if there is none."""
+    """The problem with each folder; empty for a folder without a problem."""
     store: str = ""
-    """The problem with the disk of the slice stores."""
+    """The problem with the disk of the slice stores; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ class HostCheck:
 
 
 def python_version() -> str:
-    """Without the last number: functions travel between Pythons that differ only there."""
+    """Return the version of Python without its last number: pickled functions can be sent between Pythons that differ only there."""
     return platform.python_version().rpartition(".")[0]
 
 
 def question_name(nonce: str) -> str:
-    """The file with the nonce; Spark's readers leave out names that begin like this."""
+    """Return the name of the file with the nonce; Spark's readers ignore names with this prefix."""
     return f"_headgate-{nonce}"
 
 
 def answer_name(nonce: str, host: str) -> str:
-    """The file that a host writes beside it."""
+    """Return the name of the file that a host writes beside the file with the nonce."""
     return f"{question_name(nonce)}-{host.replace(':', '.')}"
 
 
@@ -117,7 +117,7 @@ def folder_problem(folder: str, nonce: str, host: str) -> str:
 
 
 def store_problem(check: StoreCheck, host: str) -> str:
-    """Why the slices of this host should not be where they would be; empty if they may."""
+    """Say why the slices of this host should not be in their folder; empty if there is no problem."""
     try:
         folder = Path(store_folder(check.store, host))
     except LaneError as error:
@@ -149,7 +149,7 @@ def is_network_disk(kind: str) -> bool:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that a path is on; empty if it is not known."""
+    """Return the type of the file system that holds a path; empty if the type is not known."""
     real = os.path.realpath(path)
     mounts = [one for one in psutil.disk_partitions(all=True) if _is_below(real, one.mountpoint)]
     return max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""

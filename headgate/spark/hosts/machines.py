@@ -1,7 +1,7 @@
 """A pool of machines that an operator's own executable leases and releases; each machine joins the Spark cluster as one worker.
 
-What is leased stands in one small file per machine, written before the command is called. So a service that starts again asks once
-more for what was only intended, and finds everything else in the list of the command.
+The pool writes a small file per leased machine before it calls the command. A service that starts again therefore repeats the leases that
+the command has not taken, and finds all other machines in the list of the command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHOWN = 120
 
 
 class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of `list`."""
+    """One line of the command's `list`."""
 
     name: str
     state: HostPhase
@@ -43,7 +43,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What is on file about one machine."""
+    """The file about one leased machine."""
 
     name: str
     number: int
@@ -58,7 +58,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What is on file about the pool: whoever finds machines that were left behind must be able to release them."""
+    """The file about the pool: another service that finds machines of an ended service can release them with this command."""
 
     command: str
     master_url: str
@@ -66,7 +66,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long the command and its machines may take."""
+    """Time limits of the command and of new machines, in seconds."""
 
     command_s: float = 30.0
     patience_s: float = 600.0
@@ -95,7 +95,7 @@ class MachinePool:
         self.hosts()
 
     def application(self, terms: Terms) -> dict[str, str]:
-        """What a Spark application is configured with: an executor per machine."""
+        """Return the settings of a Spark application on this pool: one executor per machine."""
         kinds = terms.kinds
         cores = max(1, round(max(kind.cores for kind in kinds)))
         return {
@@ -108,7 +108,7 @@ class MachinePool:
     # -- the port
 
     def lease(self, name: str, kind: HostType) -> None:
-        """On file first, then by the command: whoever finds the file asks for the machine again."""
+        """Write the lease to disk, then call the command: after a crash, the file makes the service ask for the machine again."""
         with self._lock:
             leases = self._leases()
             if name in leases:
@@ -125,7 +125,7 @@ class MachinePool:
                 raise
 
     def release(self, name: str) -> None:
-        """The machine leaves the cluster; it is gone once the command no longer lists it."""
+        """Let the machine leave the cluster; the machine is gone once the command no longer lists it."""
         with self._lock:
             lease = self._leases().get(name)
             if lease is not None and lease.releasing_s is None:
@@ -134,7 +134,7 @@ class MachinePool:
                 self._give_back(lease)
 
     def hosts(self) -> Mapping[str, Host]:
-        """As the command lists them; leases and releases that the command has not taken yet are asked for again."""
+        """Return the hosts as the command lists them; repeat leases and releases that the command has not taken yet."""
         with self._lock:
             leases = self._leases()
             if not leases:
@@ -149,7 +149,7 @@ class MachinePool:
             return {host.name: host for host in found if host is not None}
 
     def close(self) -> None:
-        """Give back every machine. What the command does not take stays on file, and is given back at the next start."""
+        """Give back every machine. A release that the command does not take stays on file and is repeated at the next start."""
         with self._lock:
             for lease in self._leases().values():
                 try:
@@ -204,7 +204,7 @@ class MachinePool:
         return found
 
     def _called(self, *arguments: str) -> str:
-        """What the command prints; it has `command_s` to end, with everything that it has started in its session."""
+        """Call the command and return its output; the command and all processes of its session are killed after `command_s`."""
         what = f"{self._command} {' '.join(arguments)}"
         try:
             process = subprocess.Popen(
@@ -229,7 +229,7 @@ class MachinePool:
     # -- files
 
     def _leases(self) -> dict[str, Lease]:
-        """In the order in which they were leased."""
+        """The leases in the order of their numbers."""
         found = [lease for path in self._leases_dir.glob("*.json") if (lease := _lease_in(path)) is not None]
         return {lease.name: lease for lease in sorted(found, key=lambda lease: lease.number)}
 
@@ -241,7 +241,7 @@ class MachinePool:
 
 
 def runnable(command: Path) -> Path:
-    """The command, or a sentence on why it cannot be called."""
+    """Return the command, or raise a sentence about why it cannot be called."""
     found = command.resolve()
     if not found.is_file():
         raise InputError(f'--hosts: "{command}" does not exist; give an executable that leases and releases machines')
@@ -251,7 +251,7 @@ def runnable(command: Path) -> Path:
 
 
 def remembered(home: Path) -> Remembered | None:
-    """The command of a pool that was here and was not closed; None if there is none."""
+    """Return the command of an earlier pool that was not closed; None if there is none."""
     try:
         return msgspec.json.decode((home / COMMAND).read_bytes(), type=Remembered)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -266,7 +266,7 @@ def _read(line: str, number: int, command: Path) -> Listed:
 
 
 def _lease_in(path: Path) -> Lease | None:
-    """None if the file is damaged: it is set aside, and the machine is named for a person to release."""
+    """Read a lease; set a damaged file aside, name the machine on stderr for a person to release, and return None."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Lease)
     except (msgspec.MsgspecError, UnicodeDecodeError, HostError) as error:

@@ -1,8 +1,8 @@
 """A pool of hosts on this machine: a Spark standalone master, and one worker process per host on a loopback address of its own.
 
-What is leased stands in one small file per host, written before anything is started and removed after everything has ended. What runs
-is read from the table of processes, where each worker is known by its working directory. So a pool that is opened again after
-whoever had it was killed finds every host, starts what was only intended, and ends what was to go.
+The pool writes a small file per leased host before it starts a worker, and removes the file after the worker has ended. It finds running
+workers in the table of processes, by their working directories. A pool that is opened again after its service was killed therefore
+finds every host, starts the workers that were leased but not started, and completes pending releases.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ MASTER_HOST = "127.0.0.1"
 PORTS = "master.json"
 MASTER_LOG, WORKER_LOG = "master.log", "worker.log"
 DEFAULT_LOGS, RELEASED_LOGS = Logs(), 10
-"""How large logs become, and of how many released hosts they are kept, unless the settings say otherwise."""
+"""Size limit of logs, and the number of released hosts with logs that are kept, unless the settings say otherwise."""
 FIRST_ADDRESS, LAST_ADDRESS = 11, 250
-"""Hosts are 127.0.0.11 and so on."""
+"""Last parts of the addresses of hosts: from 127.0.0.11 to 127.0.0.250."""
 PATIENCE_S = 120.0
-"""A worker that has not registered after this long never will."""
+"""Time in seconds after which a worker that has not registered counts as failed."""
 DRAIN_S = 20.0
-"""Executors of a released worker have this long to finish, unless the caller says otherwise."""
+"""Time in seconds that executors of a released worker have to finish, unless the caller says otherwise."""
 KILL_S = 10.0
-"""A process that was asked to end and has not after this long is killed."""
+"""Time in seconds after which a process that was asked to end is killed."""
 ASK_S = 2.0
-"""How long the master has to answer."""
+"""Time limit in seconds for an answer of the master."""
 
 DAEMON_MEMORY_MB = 256
-"""Of the master, and of each worker besides what it has for executors."""
+"""Memory of the master, and of each worker in addition to the memory of its executors."""
 _LEAN = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Masters and workers do next to nothing once they run: they had better start fast."""
+"""Options for a fast start of masters and workers, which do almost nothing once they run."""
 
 _CONFIGURATION = {
     "spark.decommission.enabled": "true",
@@ -67,17 +67,17 @@ _CONFIGURATION = {
     "spark.master.rest.enabled": "false",
 }
 # Without maxExecutorRetries, ten executors that are lost in a row would end the application and all its jobs. A master whose port is
-# taken would listen on the next one, where no worker looks for it; without retries it ends, and is started again. Only Headgate submits
-# to it: its REST server, whose port is the same for all masters of a machine, stays off.
+# taken would listen on the next port, where no worker looks for it; without retries, the master ends and is started again. Only Headgate
+# submits to the master: its REST server, which has the same port for all masters of a machine, stays off.
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Children of this process: they outlive a pool that was not closed, and must be waited for when they end."""
+"""Child processes: they survive a pool that was not closed, and this process must reap them when they end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """What is on file about one host."""
+    """The file about one leased host."""
 
     name: str
     number: int
@@ -87,7 +87,7 @@ class _Lease:
     started: bool = False
     releasing_s: float | None = None
     asked_s: float | None = None
-    """When its process was asked to end."""
+    """Time at which the worker process was asked to end; None before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class _Master:
 
 
 def left_behind(home: Path) -> bool:
-    """Whether an earlier pool was here and was not closed."""
+    """Whether an earlier pool in this home was not closed."""
     return (home / PORTS).exists()
 
 
 class LocalPool:
-    """A `HostPool` of processes; `close` ends them all."""
+    """A `HostPool` of worker processes on this machine; `close` ends all its processes."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class LocalPool:
         logs: Logs = DEFAULT_LOGS,
         released_logs: int = RELEASED_LOGS,
     ) -> None:
-        """A worker has `patience_s` to register; executors of one that is released, `drain_s` to finish."""
+        """A worker has `patience_s` to register; executors of a released worker have `drain_s` to finish."""
         self._java = security.java()
         self._home = home.resolve()
         self._clock, self._patience_s, self._drain_s = clock, patience_s, drain_s
         self._seen_s: dict[str, float] = {}
-        """When each host was last known to its master."""
+        """Time at which each host was last registered with the master."""
         self._opened_s = clock()
         self._leases_dir = self._home / "leases"
         self._leases_dir.mkdir(parents=True, exist_ok=True)
@@ -135,15 +135,15 @@ class LocalPool:
 
     @property
     def master_url(self) -> str:
-        """What an application connects to."""
+        """The master URL that an application connects to."""
         return f"spark://{MASTER_HOST}:{self._master.port}"
 
     def access(self) -> dict[str, str]:
-        """What an application must be configured with to be let in."""
+        """Return the settings with which an application may connect to the master."""
         return {**session.ON_THIS_MACHINE, **security.encrypted(self._master.secret)}
 
     def application(self, terms: Terms) -> dict[str, str]:
-        """What a Spark application on this pool is configured with: an executor per host, which goes when its host does."""
+        """Return the settings of a Spark application on this pool: one executor per host, which ends with its host."""
         kinds = terms.kinds
         slots = max(kind.cores for kind in kinds) * (terms.budget.most_hosts or 1)
         return {
@@ -179,7 +179,7 @@ class LocalPool:
             _signal(process, signal.SIGPWR)
 
     def hosts(self) -> Mapping[str, Host]:
-        """As of now; what has to be done for leases and releases that are under way is done on the way."""
+        """Return the hosts as they are now; this call also completes pending leases and releases."""
         _reap()
         masters, workers = self._running()
         self._keep_master(masters)
@@ -205,7 +205,7 @@ class LocalPool:
         self._end(self._masters())
         for path in (*self._leases_dir.glob("*.json"), self._home / PORTS, self._home / "spark.conf"):
             path.unlink(missing_ok=True)
-        # A master that finds what another one knew waits for it to come back before it gives out anything.
+        # A master that finds the recovery files of an earlier master waits for that master's workers before it assigns any.
         shutil.rmtree(self._home / "recovery", ignore_errors=True)
         _reap()
 
@@ -216,22 +216,22 @@ class LocalPool:
             return self._going(lease, lease.releasing_s, processes)
         host = Host(lease.name, lease.kind, lease.leased_s, address=lease.address)
         if not processes and not lease.started:
-            self._start(lease)  # it was intended, and whoever intended it did not come to it
+            self._start(lease)  # leased, but the service ended before it started the worker
             return host
         if not processes:
             return replace(host, phase=HostPhase.FAILED, reason="its worker died")
-        self._end(processes[1:])  # started twice, by two who did not know of each other
+        self._end(processes[1:])  # two services started a worker for the same lease
         if registered is not None and lease.address in registered:
             self._seen_s[lease.name] = self._clock()
         seen_s = self._seen_s.get(lease.name)
         waited_s = self._clock() - max(lease.leased_s, self._opened_s, seen_s or 0.0)
         if registered is not None and waited_s > self._patience_s:
             return replace(host, phase=HostPhase.FAILED, reason="its worker does not register")
-        # While the master is on its way back, what runs goes on without it.
+        # While the master restarts, workers and applications go on without it.
         return replace(host, phase=HostPhase.READY) if seen_s is not None else host
 
     def _going(self, lease: _Lease, releasing_s: float, processes: list[psutil.Process]) -> Host | None:
-        """Drained, then asked to end, then killed; the file goes last."""
+        """Drain a worker, then ask it to end, then kill it; delete the file of its lease last."""
         if not processes:
             self._path(lease.name).unlink(missing_ok=True)
             self._seen_s.pop(lease.name, None)
@@ -290,7 +290,7 @@ class LocalPool:
         return self._running()[0]
 
     def _keep_master(self, running: Sequence[psutil.Process]) -> None:
-        """A master that died comes back on the same port; its workers find it again."""
+        """Restart a master that died, on the same port: its workers connect to it again."""
         if not running:
             self._launch(
                 MASTER, MASTER_HOST, self._home / MASTER_LOG,
@@ -298,14 +298,14 @@ class LocalPool:
             )  # fmt: skip
 
     def _end(self, processes: list[psutil.Process]) -> None:
-        """With their children: executors must not outlive their worker."""
+        """Kill processes together with their children: executors must not outlive their worker."""
         everyone = [*processes, *(child for process in processes for child in _children(process))]
         for process in everyone:
             _signal(process, signal.SIGKILL)
         psutil.wait_procs(everyone, timeout=KILL_S)
 
     def _registered(self) -> frozenset[str] | None:
-        """Addresses of the workers that the master takes for alive; None if it does not answer."""
+        """Addresses of the workers that the master lists as alive; None if the master does not answer."""
         try:
             answer = httpx.get(f"http://{MASTER_HOST}:{self._master.page}/json/", headers=self._page, timeout=ASK_S)
             page = answer.raise_for_status().json()
@@ -316,7 +316,7 @@ class LocalPool:
     # -- files
 
     def _configuration(self) -> dict[str, str]:
-        """Of the master and its workers."""
+        """The Spark configuration of the master and its workers."""
         return {
             **_CONFIGURATION,
             "spark.deploy.recoveryDirectory": str(self._home / "recovery"),
@@ -339,13 +339,13 @@ class LocalPool:
             ) from None
 
     def _end_strangers(self) -> None:
-        """End what runs here although the file with its secret is gone: no application can connect to it any more."""
+        """End running processes of this home if the file with their secret is gone: no application can connect to them any more."""
         masters, workers = self._running()
         self._end([*masters, *(process for group in workers.values() for process in group)])
         shutil.rmtree(self._home / "recovery", ignore_errors=True)
 
     def _leases(self) -> dict[str, _Lease]:
-        """In the order in which they were leased."""
+        """The leases in the order of their numbers."""
         leases = [lease for path in self._leases_dir.glob("*.json") if (lease := _lease_in(path)) is not None]
         return {lease.name: lease for lease in sorted(leases, key=lambda lease: lease.number)}
 
@@ -360,7 +360,7 @@ class LocalPool:
 
 
 def _lease_in(path: Path) -> _Lease | None:
-    """None if the file is damaged: it is set aside, and `hosts` ends its worker."""
+    """Read a lease; set a damaged file aside and return None, after which `hosts` ends the worker."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Lease)
     except (msgspec.MsgspecError, UnicodeDecodeError, HostError) as error:
@@ -385,7 +385,7 @@ def _processes(argument: str) -> Iterator[tuple[psutil.Process, list[str]]]:
 
 
 def same_code() -> dict[str, str]:
-    """Configures Spark so that lanes on hosts of this machine find the very code that the driver runs, wherever that was started."""
+    """Settings with which lanes on hosts of this machine import the same code as the driver, wherever the driver was started."""
     given = [os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     return {
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(Path(headgate.__file__).resolve().parents[1]), *given])
@@ -393,7 +393,7 @@ def same_code() -> dict[str, str]:
 
 
 def daemon_command(java: str, main: str, address: str, properties: Path) -> list[str]:
-    """Starts a master or a worker; not by the script `spark-class`, which starts a Java of its own to find out what to start."""
+    """The command of a master or a worker; avoids the script `spark-class`, which starts another Java to compute the command."""
     memory = f"-Xmx{DAEMON_MEMORY_MB}m"
     return [
         java, *_LEAN, *session.shared_classes(), memory, "-cp", session.class_path(), main,
@@ -402,7 +402,7 @@ def daemon_command(java: str, main: str, address: str, properties: Path) -> list
 
 
 def daemon_environment() -> dict[str, str]:
-    """What a master or a worker, and the executors of the worker, find Spark by."""
+    """The environment in which a master, a worker and its executors find Spark."""
     spark = Path(pyspark.__file__).parent
     return {"SPARK_HOME": str(spark), "SPARK_SCALA_VERSION": _scala(spark)}
 
@@ -414,7 +414,7 @@ def _scala(spark: Path) -> str:
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
-    """Those that still do something: the executors of a worker."""
+    """The running child processes of a worker, which are its executors."""
     try:
         return [child for child in process.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
     except psutil.Error:
@@ -429,7 +429,7 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 
 def _write_file(path: Path, content: Mapping[str, Any]) -> None:
-    """All or nothing, also if the machine stops in between; a full disk must not end the jobs that run."""
+    """Replace a file as a whole, even if the machine stops meanwhile; a full disk must not end running jobs."""
     _replace_file(path, json.dumps(content))
 
 

@@ -2,8 +2,8 @@
 
 On a cluster, a folder that only the driver has would swallow output and state without an error: Spark's tasks write to their own disk,
 and the driver commits what it cannot see. So each host that a job may use answers a nonce in every folder that the job writes to, once
-when the host joins. A host that fails gets no lanes, and the jobs say why; a job without any host waits. What Spark runs elsewhere all
-the same, such as exchanges of the user's own, is caught when the epoch commits.
+when the host joins. A host that fails gets no lanes, and the jobs say why; a job without any host waits. Spark can still run other tasks
+on such a host, such as exchanges of the user's own; the commit of the epoch detects their missing files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.state.location import Location
 from headgate.topology import Topology
 
 AGAIN_S = 10.0
-"""A host that failed or did not answer is asked again after this long."""
+"""Time in seconds after which a host that failed or did not answer is asked again."""
 
 Ask = Callable[[Sequence[str], HostCheck], Mapping[str, bytes]]
 """Runs the check on each host; a host that could not be asked does not answer. May raise anything."""
@@ -46,7 +46,7 @@ class Folder:
     path: str
     """A path or a URI."""
     what: str
-    """Whose folder it is, as a sentence begins: `the checkpoint location`."""
+    """Owner of the folder, at the start of a sentence: `the checkpoint location`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Needs:
     """None for a job without keyed state."""
 
     def items(self) -> tuple[Folder | StoreCheck, ...]:
-        """Each need by itself: jobs share answers."""
+        """Return each need separately: jobs with the same need share the answers."""
         return (*self.folders, *(() if self.store is None else (self.store,)))
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a host answered about one need, and when."""
+    """The answer of a host about one need, and its time."""
 
     problem: str
     at_s: float
@@ -80,12 +80,12 @@ class Passed:
 
     cores: Mapping[str, float]
     problems: tuple[str, ...] = ()
-    """A sentence for each host that it may not use."""
+    """One sentence for each host that the job may not use."""
 
 
 @dataclass
 class Preflight:
-    """Knows which host has passed for which need. Owner of the results: the lock; hosts are asked by the thread that holds it."""
+    """Remembers which host has passed for which need. Owner of the results: the lock; the thread that holds the lock asks the hosts."""
 
     ask: Ask
     clock: Callable[[], float] = time.monotonic
@@ -111,7 +111,7 @@ class Preflight:
         return Passed(kept, tuple(problem for problem in problems.values() if problem))
 
     def _problem(self, host: str, needs: Needs) -> str | None:
-        """Empty if the host has passed, None if it has not been asked."""
+        """The problem of a host with these needs; empty if the host has passed, None if it has not been asked."""
         verdicts = [self._results.get((host, need)) for need in needs.items()]
         known = [one.problem for one in verdicts if one is not None and one.problem]
         return known[0] if known else None if None in verdicts else ""

@@ -33,23 +33,23 @@ LOOPBACK = "127."
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """One host: all its executors together."""
+    """One host with all its executors."""
 
     slots: float = 0.0
     executors: Mapping[str, Executor] = field(default_factory=dict)
 
     @property
     def silent_s(self) -> float | None:
-        """Since any of its executors was heard of; None if none ever was."""
+        """Seconds since any executor of the host was heard of; None if no executor was ever heard of."""
         return min((one.silent_s for one in self.executors.values() if one.silent_s is not None), default=None)
 
     def megabytes(self, part: Callable[[Executor], int]) -> float | None:
-        """A part of the memory of all its executors; None before one of them has collected garbage."""
+        """One kind of memory, summed over all executors, in megabytes; None before an executor has collected garbage."""
         measured = [part(one) for one in self.executors.values() if one.heap_bytes]
         return sum(measured) / 2**20 if measured else None
 
     def running_s(self, before: Mapping[str, Executor]) -> float:
-        """Task seconds since then; an executor that was not there before began at 0."""
+        """Task seconds since the earlier reading; an executor without an earlier reading began at 0."""
         return sum(
             one.running_s - before[name].running_s if name in before else one.running_s
             for name, one in self.executors.items()
@@ -57,22 +57,22 @@ class _Host:
 
 
 class Hosts:
-    """Reads what runs and waits on every host, on average since the reading before."""
+    """Reads running and waiting tasks and memory of every host, on average since the previous reading."""
 
     def __init__(self, records: TaskRecords, watch: TaskWatch, embedded: bool, suspect_heartbeats: float) -> None:
         self._records = records
         self._watch = watch
         self.suspect_s = suspect_heartbeats * watch.heartbeat_s
-        """A host that has been silent for longer is suspect."""
+        """Seconds of silence after which a host is suspect."""
         self._before = watch.read()
-        """Owned by the control loop."""
+        """The previous snapshot of tasks. Owner: the control loop."""
         self.started_s = time.monotonic()
         self._runnable = _Runnable() if embedded else None
         self._cpu_s = process_tree_cpu_s() if embedded else 0.0
-        """Of this process and all below it, at the reading before; owned by the control loop."""
+        """Core seconds of this process and its descendants at the previous reading. Owner: the control loop."""
         self._pressure = _Pressure()
         self._known: tuple[float, Mapping[str, float]] = (-KNOWN_S, {})
-        """When Spark was last asked for the hosts, and their cores: replaced as a whole by any thread that plans an epoch."""
+        """Time of the last list of hosts, and the cores of each host. Owner: any thread that plans an epoch replaces the whole pair."""
 
     def readings(self) -> tuple[HostReading, ...]:
         before, now = self._before, self._watch.read()
@@ -124,7 +124,7 @@ class Hosts:
         return cores
 
     def stuck(self) -> list[str]:
-        """Tags of the Spark jobs with tasks on silent executors, as long as there is a host that they could run on instead."""
+        """Tags of the Spark jobs with tasks on silent executors; empty if no other executor could run these tasks."""
         if self._runnable is not None:
             return []
         now = self._watch.read()
@@ -153,7 +153,7 @@ class Hosts:
 
 
 def memory_used() -> float:
-    """Share of the memory of this machine that no process could get without swapping."""
+    """The share of this machine's memory that is not available to processes without swapping."""
     memory = psutil.virtual_memory()
     return 1.0 - float(memory.available) / float(memory.total)
 
@@ -166,7 +166,7 @@ class _Pressure:
         self._read_s = time.monotonic()
 
     def share(self) -> float | None:
-        """Since it was last asked for; None where the kernel does not say."""
+        """The share since the previous call; None if the kernel does not report it."""
         now, now_s = _stalled_s(), time.monotonic()
         before, elapsed_s = self._before, now_s - self._read_s
         self._before, self._read_s = now, now_s
@@ -184,7 +184,7 @@ def _stalled_s() -> float | None:
 
 
 def process_tree_cpu_s() -> float:
-    """Core seconds of this process and all that it started, so far."""
+    """Core seconds that this process and its descendants have used."""
     this = psutil.Process()
     spent = 0.0
     for process in (this, *this.children(recursive=True)):
@@ -207,7 +207,7 @@ class _Runnable:
         self._thread.start()
 
     def mean(self) -> float | None:
-        """Since it was last asked for; None if no reading was taken since."""
+        """The mean since the previous call; None if no sample was taken since."""
         with self._lock:
             mean = self._sum / self._count if self._count else None
             self._sum, self._count = 0.0, 0
@@ -224,7 +224,7 @@ class _Runnable:
 
 
 def _runnable_now() -> float:
-    """Without this thread itself."""
+    """The number of runnable threads on this machine, without this thread."""
     running = Path("/proc/loadavg")
     if not running.exists():
         return os.getloadavg()[0]

@@ -1,7 +1,7 @@
 """Running and waiting tasks, and the silence and memory of each executor, from a listener inside Spark's JVM.
 
-To ask Spark's scheduler from Python costs a call through the gateway for each stage and each figure. The listener `TaskWatch.java` adds up
-task seconds where they happen, so that a reading is one call (0.2 ms), and misses nothing between two readings.
+Python would need one call through the gateway for each stage and each figure of Spark's scheduler. The listener `TaskWatch.java` adds up
+task seconds inside the JVM, so that a reading is one call (0.2 ms) and misses nothing between two readings.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ SOURCE = Path(__file__).with_name("TaskWatch.java")
 DRIVER = "driver"
 HEARTBEAT = "spark.executor.heartbeatInterval"
 PYTHON_MEMORY = "spark.executor.processTreeMetrics.enabled"
-"""Executors measure their Python processes only with this option."""
+"""Option with which executors measure their Python processes."""
 
 
 class Executor(msgspec.Struct, frozen=True):
-    """One executor, or the embedded Spark."""
+    """One executor, or the driver."""
 
     running: int = 0
     running_s: float = 0.0
-    """Task seconds since Headgate watches it (counter)."""
+    """Task seconds since Headgate began to watch Spark; only grows."""
     silent_s: float | None = None
-    """Since its last heartbeat; None before it was first heard of."""
+    """Seconds since the last heartbeat; None before the first one."""
     heap_bytes: int = 0
     """Heap in use, mostly without garbage: the least at its last heartbeats after a collection; 0 before the first collection."""
     python_bytes: int = 0
-    """Memory of its Python processes at its last heartbeat with tasks."""
+    """Memory of the executor's Python processes at its last heartbeat with tasks."""
 
     def heard_later(self, by_s: float) -> Executor:
-        """The same, but its last heartbeat came so much later."""
+        """Return the executor with its last heartbeat moved to `by_s` seconds later."""
         if self.silent_s is None or by_s == 0:
             return self
         return msgspec.structs.replace(self, silent_s=max(0.0, self.silent_s - by_s))
 
 
 class TaggedJobs(msgspec.Struct, frozen=True):
-    """Spark jobs that run with the same tags, and the executors that have had tasks of theirs."""
+    """Running Spark jobs with the same tags, and the executors that have had tasks of these jobs."""
 
     tags: str
     executors: str
@@ -56,27 +56,27 @@ class TaggedJobs(msgspec.Struct, frozen=True):
 
 
 class TaskSnapshot(msgspec.Struct, frozen=True):
-    """All tasks at one moment."""
+    """The tasks of all executors at one moment."""
 
     at_s: float
-    """Since the listener was added."""
+    """Seconds since the listener was added."""
     waiting: int
     """Tasks that are ready and have no slot."""
     waiting_s: float
-    """Task seconds that tasks have waited (counter)."""
+    """Task seconds that tasks have waited; only grows."""
     executors: dict[str, Executor]
     """All executors with the driver, which sends heartbeats too."""
     works: list[TaggedJobs]
 
     def heard(self, heartbeat_s: float) -> dict[str, Executor]:
-        """The executors, each silent only for as long as Spark itself was not: after a pause of the driver, all seem silent."""
+        """Return the executors without the driver, less the driver's own silence: after the driver pauses, all executors seem silent."""
         own = self.executors.get(DRIVER, Executor()).silent_s or 0.0
         late_s = max(0.0, own - heartbeat_s)
         return {name: one.heard_later(late_s) for name, one in self.executors.items() if name != DRIVER}
 
 
 class TaskWatch:
-    """Reads the listener, which Spark's listener thread alone changes; any thread may read it."""
+    """Reads the listener. Owner of the listener's counts: Spark's listener thread; any thread may read them."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = jvm.context(spark)
@@ -89,18 +89,18 @@ class TaskWatch:
         return msgspec.json.decode(self._listener.told(), type=TaskSnapshot)
 
     def close(self) -> None:
-        """Have Spark forget the listener; a JVM that is gone has."""
+        """Remove the listener from Spark; ignore a JVM that is gone."""
         with suppress(Exception):  # whatever the gateway raises
             self._context.removeSparkListener(self._listener)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Most memory of an executor, as Spark is configured."""
+    """Memory limits of an executor in Spark's configuration, in megabytes."""
 
     heap_mb: float
     python_mb: float | None
-    """None where nothing limits the Python processes of an executor but the memory of its host."""
+    """Limit of the Python processes; None if only the memory of the host limits them."""
 
     @staticmethod
     def of(spark: SparkSession) -> MemoryLimits:
@@ -123,10 +123,10 @@ class MemoryLimits:
 
 
 LIMITING = ("yarn", "k8s")
-"""Masters that end an executor whose processes take more than its heap and its overhead."""
+"""Masters that end an executor if its processes exceed heap and overhead memory."""
 LEAST_OVERHEAD_MB = 384
 
 
 def heartbeat_s(spark: SparkSession) -> float:
-    """Time between two heartbeats of an executor, as Spark is configured."""
+    """Seconds between two heartbeats of an executor in Spark's configuration."""
     return float(jvm.context(spark).conf().getTimeAsMs(HEARTBEAT, "10s")) / 1000

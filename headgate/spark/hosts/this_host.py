@@ -1,8 +1,8 @@
 """Which host of the cluster a Python worker runs on, and where that host keeps what lanes need on its local disk.
 
-Spark names a host as its executors register: by the address or name that each was started with (`--hostname`). The machine's own name
-proves nothing: Debian's installer maps it to 127.0.1.1. A worker therefore asks the executor that started it, and else looks for the one
-name that fits an interface of the machine. A host that cannot be told is an error: state in the wrong folder would be no backup.
+Spark names a host by the address or name with which its executors were started (`--hostname`). The machine's own name is no
+proof: Debian's installer maps it to 127.0.1.1. A worker therefore uses the name in the command line of its executor, or else the only
+name that fits an interface of the machine. A host that cannot be identified is an error: state in the wrong folder would be no backup.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import psutil
 from headgate.spark.epochs.lanes import LaneError
 
 EXECUTOR, HOSTNAME = "CoarseGrainedExecutorBackend", "--hostname"
-"""Part of the class that Spark runs as an executor on every kind of cluster, and the option with Spark's name for the host."""
+"""Part of the name of the class that every kind of cluster runs as executor, and the option with Spark's name for the host."""
 OF_SPARK = ("blockmgr-", "executor-", "spark-")
-"""How the folders begin that Spark makes in its local directories, and removes with the executor."""
+"""Prefixes of the folders that Spark makes in its local directories, and removes with the executor."""
 
 
 def here(hosts: Collection[str]) -> str:
-    """Spark's name for the host that this process runs on; `hosts` are the names to choose from where the executor is not known."""
+    """Return Spark's name for the host of this process; without a known executor, the name is chosen from `hosts`."""
     return _executor_host() or _named(tuple(hosts))
 
 
 @lru_cache
 def _executor_host() -> str:
-    """As the executor that this process belongs to was told; empty if it does not belong to one."""
+    """The host name in the command line of this process's executor; empty if no parent process is an executor."""
     try:
         commands = [parent.cmdline() for parent in psutil.Process().parents()]
     except psutil.Error:
@@ -39,7 +39,7 @@ def _executor_host() -> str:
 
 
 def executor_name(command: list[str]) -> str:
-    """The host that a command line starts an executor for; empty if it starts something else.
+    """Return the host of the executor that a command line starts; empty if the command starts something else.
 
     >>> executor_name(["java", "org.apache.spark.executor.CoarseGrainedExecutorBackend", "--hostname", "10.0.0.7"])
     '10.0.0.7'
@@ -73,7 +73,7 @@ def own_names() -> Iterator[str]:
 
 
 def store_folder(store: str, host: str) -> str:
-    """Where a host has its copies: a folder that no other host looks into, even where hosts share a disk.
+    """Return the folder of a host's copies of slices: no other host uses this folder, even if hosts share a disk.
 
     A relative `store` lies in the host's local directory of Spark.
     """

@@ -18,12 +18,12 @@ MB = 2**20
 
 
 def free_memory_mb() -> float:
-    """Memory of this machine that a new process could have."""
+    """The memory of this machine, in megabytes, that new processes can use."""
     return float(psutil.virtual_memory().available / MB)
 
 
 def starts_at_once(settings: SparkSettings, last_took_s: float) -> int:
-    """Starts that run side by side: one if the last start was slow, because Spark gives up on a start that is too slow.
+    """The number of starts that run in parallel: one if the last start was slow, because Spark gives up on starts that are too slow.
 
     >>> settings = SparkSettings(starts_at_once=2, slow_start_s=4.0)
     >>> starts_at_once(settings, 1.0), starts_at_once(settings, 5.0)
@@ -33,21 +33,21 @@ def starts_at_once(settings: SparkSettings, last_took_s: float) -> int:
 
 
 class Admission:
-    """Turns of jobs that want to start. Any thread may wait for a turn."""
+    """Decides when each job may start. Any thread may wait for its turn."""
 
     def __init__(self, settings: SparkSettings, free_mb: Callable[[], float] = free_memory_mb) -> None:
         self._settings, self._free_mb = settings, free_mb
         self._numbers = itertools.count()
         self._changed = threading.Condition()
-        """Owner of the three below."""
+        """Owner of `_waiting` and `_starting`."""
         self._waiting: list[tuple[float, int]] = []
-        """A heap of those that wait: the greatest worth first, then who came first."""
+        """A heap of the waiting starts: the greatest worth first, and within a worth the earliest."""
         self._starting = 0
         self._last_took_s = 0.0
 
     @contextmanager
     def turn(self, worth: float) -> Iterator[None]:
-        """Wait until a job of this worth may start, and hold its place while it does; raises if memory is short."""
+        """Wait until a job of this worth may start, and hold its place during the start; raise if memory is short."""
         self._wait((-worth, next(self._numbers)))
         try:
             self._check_memory()

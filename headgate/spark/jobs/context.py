@@ -1,4 +1,4 @@
-"""The constant part of a job: topology, directory, settings, and what it shares with other jobs."""
+"""The constant parts of a job: topology, directory, settings, and the objects that the job shares with other jobs."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all jobs of an engine use."""
+    """The objects that all jobs of an engine share."""
 
     spark: SparkSession
     gateway: Gateway
     settings: SparkSettings
     askers: ThreadPoolExecutor
-    """Ask sources how many rows have arrived."""
+    """Threads that ask sources how many rows have arrived."""
     admission: Admission
     """Decides which job may start the processes of its sources."""
     phases: Phases
-    """When each job starts its next epoch."""
+    """Decides when each job starts its next epoch."""
     traces: Traces = NO_TRACES
     stores: str = ""
-    """The folder with the slice stores of all jobs, as `store_folder` takes it; empty: each job has its own in its directory."""
+    """The folder with the slice stores of all jobs, as `store_folder` takes it; empty: each job has a folder in its own directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """A job's topology, its directory, and its surroundings."""
+    """The topology and the directory of a job, and the objects that it shares with other jobs."""
 
     shared: Shared
     topology: Topology
@@ -50,9 +50,9 @@ class JobContext:
     place: Path
     """The directory of the job's checkpoint, state and progress."""
     number: int
-    """Differs from the number of every other job of the engine."""
+    """Number of the job, which no other job of the engine has."""
     cluster: Callable[[], AvailableHosts] = lambda: ONE_HOST
-    """Returns the hosts of the moment; each epoch asks once."""
+    """Returns the available hosts; each epoch calls it once."""
 
     @property
     def name(self) -> str:

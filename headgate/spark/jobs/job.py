@@ -85,7 +85,7 @@ class RunningJob:
         return None if self._run is None else self._run.runner.epoch
 
     def enter(self, phase: JobPhase, reason: str = "", trace: str = "") -> None:
-        """From now on the job is in this phase."""
+        """Put the job into this phase."""
         self.standing = Standing(phase, reason, trace=trace, epoch=self._epoch if reason else None)
 
     # -- starts
@@ -109,7 +109,7 @@ class RunningJob:
             self._run.abandon()
 
     def forget(self, keep: bool = False) -> None:
-        """Delete what the job kept, unless `keep`; a job that is submitted again under its name does not find it either way."""
+        """Delete the job's files, unless `keep`; either way, a new job of the same name does not find the durable checkpoint."""
         checkpoint = self.context.settings.state.checkpoint
         close_durable(self.context.place, checkpoint, keep)
         if keep:
@@ -151,7 +151,7 @@ class RunningJob:
     # -- levers
 
     def set_allocation(self, allocation: JobAllocation) -> None:
-        """From the next epoch on; a shorter pace also ends the wait that is under way."""
+        """Apply the allocation from the next epoch on; a shorter pace also ends the current wait."""
         if allocation == self.allocation:
             return
         self.grants.set_allocation(allocation)

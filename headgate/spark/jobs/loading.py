@@ -1,4 +1,4 @@
-"""From a request to a topology, in this process: imports the job file, calls its function, and applies the changes of the request.
+"""Turns a request into a topology in this process: imports the job file, calls its function, and applies the changes of the request.
 
 A service loads files in a separate process (`jobloader`), unless the file needs the Spark session of the service.
 """
@@ -29,7 +29,7 @@ FUNCTION = "topology"
 
 
 def load(request: JobRequest, wait_s: float | None = None) -> Topology:
-    """Load the job file, call its function, and put in what the request changes; wait so long for other files, None: for ever."""
+    """Load the job file, call its function and apply the request's changes; wait at most `wait_s` for other files, or forever if None."""
     topology = _topology(Path(request.file), request.parameters, wait_s)
     with about(request.file, JobFileError):
         _check_name(request)
@@ -111,7 +111,7 @@ _NUMBERS = count(1)
 
 
 def late(file: str | Path, limit_s: float) -> str:
-    """Why a job file counts as too slow to load."""
+    """Say that a job file was too slow to load."""
     return (
         f"{file}: it was not loaded within {show_seconds(limit_s)}; make topology() build the graph only,"
         " or raise the setting load_job_s"
@@ -119,7 +119,7 @@ def late(file: str | Path, limit_s: float) -> str:
 
 
 class _Loading:
-    """Lets one file at a time have `sys.modules` and `sys.path`, which belong to the whole process. Owner: its lock."""
+    """Gives `sys.modules` and `sys.path`, which belong to the whole process, to one job file at a time. Owner: its lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -128,7 +128,7 @@ class _Loading:
 
     @contextmanager
     def of(self, path: Path, wait_s: float | None) -> Iterator[None]:
-        """Wait for the files before this one."""
+        """Wait for earlier files, then hold the turn during the block."""
         if not self._lock.acquire(timeout=-1 if wait_s is None else wait_s):
             raise JobFileError(self.late(path, wait_s or 0.0, threading.current_thread()))
         before, self._holder = self._holder, (path, threading.current_thread())
@@ -154,7 +154,7 @@ LOADING = _Loading()
 
 @contextmanager
 def imported(path: Path, wait_s: float | None = None) -> Iterator[ModuleType]:
-    """The module of a job file; an error of its functions becomes one sentence."""
+    """Import a job file and yield its module; an error in its code becomes one sentence."""
     with LOADING.of(path, wait_s), _errors_as_sentences(path), _as_script(path) as module:
         # Compiled here, because a cached byte code may be older than an edit of the same second.
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
@@ -162,7 +162,7 @@ def imported(path: Path, wait_s: float | None = None) -> Iterator[ModuleType]:
 
 
 def run_script(path: Path, arguments: Sequence[str], end: type[BaseException]) -> None:
-    """Run a file as `python FILE ARGUMENTS` does, but in this process; an `end` that it raises ends it."""
+    """Run a file as `python FILE ARGUMENTS` does, but in this process; an `end` that the file raises ends the run."""
     with LOADING.of(path, None), _errors_as_sentences(path), _as_script(path) as module, suppress(end):
         before, sys.argv = sys.argv, [str(path), *arguments]
         try:
@@ -174,7 +174,7 @@ def run_script(path: Path, arguments: Sequence[str], end: type[BaseException]) -
 
 @contextmanager
 def _as_script(path: Path) -> Iterator[ModuleType]:
-    """A module for the file under a unique name; modules beside the file can be imported, and belong to this job alone."""
+    """Yield a module with a unique name for the file; the file can import modules beside it, which belong to this job alone."""
     module = _new_module(path)
     sys.modules[module.__name__] = module
     before, wrote = set(sys.modules), sys.dont_write_bytecode
@@ -201,20 +201,20 @@ def _new_module(path: Path) -> ModuleType:
 
 
 def _pickle_by_value(module: ModuleType) -> None:
-    """Other processes cannot import the module, so its functions travel as a whole; and so do those of modules below its name."""
+    """Pickle functions of the module and its submodules by value, because other processes cannot import the module."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _take_away(names: set[str], job: str) -> None:
-    """Other jobs must not find these modules, nor be taken for them when they travel."""
+    """Remove modules from `sys.modules` and rename them, so that other jobs neither find these modules nor confuse them in pickles."""
     for name in names:
         sys.modules.pop(name).__name__ = f"{job}.{name}"
 
 
 def _beside(directory: Path, before: set[str]) -> set[str]:
-    """New modules that lie in the directory itself; what is installed somewhere below it does not count."""
+    """New modules that lie in the directory itself; packages that are installed somewhere below the directory do not count."""
     new = {name for name in sys.modules if name not in before and name.partition(".")[0] not in before}
     return {name for name in new if _lies_in(directory, sys.modules.get(name.partition(".")[0]))}
 
@@ -250,7 +250,7 @@ def _sentence(path: Path, error: BaseException) -> JobFileError:
 
 
 def _place(path: Path, error: BaseException) -> tuple[str, int | None]:
-    """The last line of the user's own that was on the way."""
+    """Return the file and line of the last frame in the user's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
     return (own[-1].filename, own[-1].lineno) if own else (str(path), None)

@@ -10,12 +10,12 @@ from headgate.ports import JobPhase
 from headgate.spark.reasons import Failure, FailureKind
 
 JITTER = 0.5
-"""Part of a wait that is left to chance, so that jobs of one outage do not all come back at once."""
+"""Random share of a wait, which spreads the restarts of jobs that failed in one outage."""
 
 
 @dataclass(slots=True)
 class Retries:
-    """The failures of one job since something last went well. Owner: the holder of the job's guard."""
+    """The consecutive failures of one job. Owner: the holder of the job's guard."""
 
     settings: SparkSettings
     _chance: random.Random = field(default_factory=random.Random)
@@ -26,7 +26,7 @@ class Retries:
     _shown: Failure | None = None
     _due_s: float | None = None
     is_restarting: bool = False
-    """Whether a thread is about to start the job again, or does so now."""
+    """Whether a thread is restarting the job, or is about to."""
 
     @property
     def reason(self) -> str:
@@ -39,7 +39,7 @@ class Retries:
         return self._shown.trace if self._shown is not None else ""
 
     def failed(self, failure: Failure, now_s: float) -> JobPhase:
-        """Count a failure; returns the phase of the job, which is started again after a while unless it has failed for good."""
+        """Count a failure and return the next phase of the job; schedule a restart unless the job has failed for good."""
         self._in_a_row += 1
         self._only_starts = failure.cause is FailureKind.START and (self._only_starts or self._in_a_row == 1)
         self._show(failure)
@@ -53,7 +53,7 @@ class Retries:
         return JobPhase.STARTING if is_starting else JobPhase.RETRYING
 
     def take_due(self, now_s: float) -> bool:
-        """Whether it is time to start it again; true once for each failure, and then it is restarting."""
+        """Whether the job is due for a restart; true once per failure, and then marks the job as restarting."""
         if self._due_s is None or now_s < self._due_s:
             return False
         self._due_s, self.is_restarting = None, True
@@ -61,16 +61,16 @@ class Retries:
 
     @property
     def awaits(self) -> bool:
-        """Whether the job waits to be started again."""
+        """Whether the job waits for a restart."""
         return self._due_s is not None
 
     def clear(self) -> None:
-        """An epoch was finished, or a person started the job: earlier failures do not count any more."""
+        """Forget earlier failures, because an epoch was finished or a person started the job."""
         self._in_a_row = self._deterministic = 0
         self._shown = self._due_s = None
 
     def _show(self, failure: Failure) -> None:
-        """A deterministic failure stays on show; one that says nothing about the job never replaces another."""
+        """Show this failure, unless the shown one is deterministic, or this one is a failed start and another failure is shown."""
         shown = self._shown
         if shown is None or (shown.cause is not FailureKind.DETERMINISTIC and failure.cause is not FailureKind.START):
             self._shown = failure

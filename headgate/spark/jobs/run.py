@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_S = 0.02
-"""A stop checks at this interval whether the query is idle."""
+"""Interval at which a stop checks whether the query is idle."""
 READY_S = 12.0
-"""Longest wait of a start for the processes that read the sources; Spark itself gives them 10 s."""
+"""Longest wait of a start, in seconds, for the processes that read the sources; Spark itself gives them 10 s."""
 ASKING = "Getting offsets"
 """Spark's status of a query that asks its sources for rows."""
 IN_PYTHON = "PythonMicroBatchStream"
-"""Spark's name for sources in Python."""
+"""Spark's name for sources in Python, in the status of a query."""
 STARTING = ("Initializing", ASKING, "Starting")
 """Spark's status of a query that has not yet asked its sources for rows."""
 
@@ -71,7 +71,7 @@ class JobRun:
         return self._counting.counters
 
     def start(self, worth: float) -> None:
-        """Start the query where its checkpoint ends, in its turn among jobs of other worth, and wait until its sources answer."""
+        """Start the query where its checkpoint ends, and wait until its sources answer; jobs of greater worth start first."""
         context = self._context
         writer = jvm.for_each_batch(self._stream, self.runner.run).queryName(context.name)
         writer = writer.outputMode(context.topology.mode)
@@ -83,7 +83,7 @@ class JobRun:
             self._await_sources(self.query)
 
     def _await_sources(self, query: StreamingQuery) -> None:
-        """Until the sources have answered for the first time, or the query has ended."""
+        """Wait until the sources have answered for the first time, or the query has ended."""
         deadline_s = time.monotonic() + READY_S
         while time.monotonic() < deadline_s and query.isActive and not self.pace.is_stopping:
             if not self.pace.is_idle or not query.status["message"].startswith(STARTING):
@@ -106,13 +106,13 @@ class JobRun:
         self.release()
 
     def release(self) -> None:
-        """Give back what the start holds; an epoch that is still in flight has no further effect."""
+        """Release what the start holds; an epoch that is still in flight has no further effect."""
         self.pace.cut_off()
         self.runner.disconnect()
         self._close_state()
 
     def abandon(self) -> None:
-        """Give back what this process holds of a start whose JVM is gone."""
+        """Release what this process holds of a start after its JVM was lost."""
         self.pace.cut_off()
         self.query = None
         self.runner.disconnect()
@@ -133,7 +133,7 @@ class JobRun:
         return replace(found, reason=f"{plan.named_source(self._context.graph)}: {found.reason}")
 
     def inferred_arrivals(self, source: str) -> float | None:
-        """Rows that have arrived at a source, by Spark's report of the last epoch."""
+        """Rows that have arrived at a source according to Spark's report of the last epoch; None if not known."""
         query = self.query
         last = query.lastProgress if query is not None else None
         report = Report.of(last.json) if last is not None else None
@@ -151,7 +151,7 @@ class JobRun:
             return None
 
         def trouble(error: StateError) -> None:
-            """Upkeep runs beside the epochs, and is tried again after some of them: its failure is shown until then."""
+            """Show a failed upkeep of the state until a later upkeep can have succeeded."""
             until = self.counters.epochs + 2 * context.settings.state.upkeep_epochs
             parts.notices.set(About.UPKEEP, f"upkeep of its state: {error}", until)
 

@@ -19,11 +19,11 @@ class Standing:
     since_s: float = field(default_factory=clock.now_s)
     trace: str = ""
     epoch: int | None = None
-    """The epoch that failed; None without a failure."""
+    """Number of the failed epoch; None without a failure."""
 
 
 class About(Enum):
-    """What a notice is about; a job has at most one of each."""
+    """The subject of a notice; a job has at most one notice per subject."""
 
     READING = "reading"
     UPKEEP = "upkeep"
@@ -34,16 +34,16 @@ class About(Enum):
 
 
 class Notices:
-    """What is wrong with a job that runs, until it is no longer so. Owner: its lock."""
+    """Current problems of a running job. Owner: its lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._texts: dict[About, str] = {}
         self._until: dict[About, int] = {}
-        """Epochs after which a notice expires."""
+        """Last epoch for which each notice is shown."""
 
     def set(self, about: About, text: str, until_epoch: int | None = None) -> None:
-        """An empty text ends the notice."""
+        """Set the notice about a subject; an empty text removes the notice."""
         with self._lock:
             self._drop(about)
             if text:
@@ -52,7 +52,7 @@ class Notices:
                 self._until[about] = until_epoch
 
     def expire(self, epoch: int) -> None:
-        """End the notices that last until an earlier epoch than this."""
+        """Remove the notices that end before this epoch."""
         with self._lock:
             for about in [about for about, until in self._until.items() if epoch > until]:
                 self._drop(about)
@@ -62,12 +62,12 @@ class Notices:
         self._until.pop(about, None)
 
     def clear(self) -> None:
-        """The job is started again: what was wrong before says nothing about it now."""
+        """Remove all notices: problems of an earlier start say nothing about the new one."""
         with self._lock:
             self._texts.clear()
             self._until.clear()
 
     def text(self) -> str:
-        """All of them in one line."""
+        """All notices in one line."""
         with self._lock:
             return "; ".join(self._texts.values())

@@ -1,1 +1,1 @@
-"""What the controller learns of a job: rows, arrival times, busy time of lanes, lag, and the time that each part of an epoch took."""
+"""Measurements of a job for the controller: rows, arrival times, busy time of lanes, lag, and the duration of each part of an epoch."""

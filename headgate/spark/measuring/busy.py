@@ -12,7 +12,7 @@ from headgate.spark.measuring.metering import TaskRecords
 
 
 def add_busy(counters: Counters, records: TaskRecords, epochs: int) -> None:
-    """Busy time of the newest epochs, taken for that of all since the last reading in proportion to their rows."""
+    """Add the busy time and rows of lanes since the last reading, estimated from the newest epochs in proportion to their rows."""
     done = counters.take_done()
     sampled = done[-epochs:]
     rows = sum(epoch.rows for epoch in sampled)
@@ -25,7 +25,7 @@ def add_busy(counters: Counters, records: TaskRecords, epochs: int) -> None:
             for task in records.tasks(carrying.sink_tag(epoch.tag, sink), stages):
                 busy_s[task.operator][task.lane] += task.busy_s * scale
                 given[task.operator][task.lane] += task.rows * scale
-                # An exchange behind its own stage runs anywhere: where the lane is, its own stage of the newest epoch says.
+                # An exchange after the operator's own stage may run on any host: the newest epoch's own stage says where the lane is.
                 hosts[task.operator].setdefault(task.lane, task.host)
     if done:
         counters.add_busy(done[-1].version, busy_s)
@@ -40,13 +40,13 @@ class BusyTurns:
     """
 
     def __init__(self, round_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
-        """A round begins no reading after `round_s`."""
+        """A round begins no reading later than `round_s` seconds after its start."""
         self._round_s, self._now_s = round_s, now_s
         self._read_s: dict[str, float] = {}
         self._until_s = 0.0
 
     def begin(self, jobs: Iterable[str]) -> list[str]:
-        """A round begins: these jobs in the order of their turns."""
+        """Begin a round and return these jobs in the order of their turns: the longest unread job first."""
         self._until_s = self._now_s() + self._round_s
         self._read_s = {job: self._read_s.get(job, 0.0) for job in jobs}
         return sorted(self._read_s, key=lambda job: self._read_s[job])

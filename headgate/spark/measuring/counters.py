@@ -10,27 +10,27 @@ from headgate.core.latency import Latency, merge
 from headgate.core.model import OUTSIDE, Graph, JobAllocation, JobReading, OperatorReading
 
 Slices = tuple[tuple[float, ...], tuple[int, ...]]
-"""Rows of each slice of a keyed operator so far, and its lane."""
+"""Rows of each slice of a keyed operator so far, and the lane of each slice."""
 
 MOST_UNREAD = 10_000
-"""Epochs that are remembered while no reading is taken."""
+"""Most finished epochs that are remembered until the next reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpoch:
-    """One finished epoch."""
+    """The lanes, stages and rows of one finished epoch."""
 
     version: int
     tag: str
     stages: Mapping[str, tuple[tuple[tuple[str, int], ...], ...]]
-    """Per sink, the stages that were planned."""
+    """The planned stages, by sink."""
     rows: int
     """Rows read by all sources."""
 
 
 @dataclass(slots=True)
 class LaneCounters:
-    """What single lanes have counted under one version of the allocation. Owner: the lock of the `Counters`."""
+    """Counts per lane under one version of the allocation. Owner: the lock of the `Counters`."""
 
     version: int
     lanes: Mapping[str, int]
@@ -40,17 +40,17 @@ class LaneCounters:
     rows: dict[str, list[float]] = field(default_factory=dict)
     hosts: dict[str, list[str]] = field(default_factory=dict)
     unread: list[FinishedEpoch] = field(default_factory=list)
-    """Epochs whose tasks have not been read."""
+    """Epochs with tasks that have not been read."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Everything a job has counted since it started. Owner: its lock."""
+    """Counts of a job since its start. Owner: its lock."""
 
     graph: Graph
     _of_lanes: LaneCounters
     processed_before: Mapping[str, float] = field(default_factory=dict)
-    """Rows that each source's earlier runs had processed."""
+    """Rows that each source had processed before this start."""
     epochs: int = 0
     _sent: dict[str, float] = field(default_factory=dict)
     _in_epochs_s: float = 0.0
@@ -62,7 +62,7 @@ class Counters:
     # -- written by the job's own thread
 
     def begin_epoch(self, at_s: float, overhead_s: float) -> None:
-        """An epoch has started; it took `overhead_s` before it got here."""
+        """Note the start of an epoch, `overhead_s` before `at_s`."""
         with self._lock:
             self._started_s = at_s - overhead_s
 
@@ -74,7 +74,7 @@ class Counters:
         done: FinishedEpoch,
         lanes: Mapping[str, int],
     ) -> None:
-        """It is done: `sent` are the rows that each operator put out, `lanes` what it ran on."""
+        """Count a finished epoch: `sent` has the rows that each operator put out, `lanes` the lanes of each operator."""
         with self._lock:
             assert self._started_s is not None
             self._in_epochs_s += at_s - self._started_s
@@ -90,33 +90,33 @@ class Counters:
             del self._latency[:-MOST_UNREAD], self._of_lanes.unread[:-MOST_UNREAD]
 
     def abandon_epoch(self) -> None:
-        """The epoch in flight will never be done."""
+        """Forget the epoch in flight, which will not be finished."""
         with self._lock:
             self._started_s = None
 
     def processed(self, source: str) -> float:
-        """Rows of a source that are done, in this run and before."""
+        """The number of rows of a source that this start and earlier starts have processed."""
         return self.processed_before.get(source, 0.0) + self._sent.get(source, 0.0)
 
     # -- read by the controller's
 
     def epochs_of(self, version: int) -> int:
-        """Epochs finished with the allocation of this version, if it is the newest one that any epoch had."""
+        """The number of epochs that finished with this version of the allocation; 0 unless it is the newest version of an epoch."""
         with self._lock:
             return self._of_lanes.epochs if version == self._of_lanes.version else 0
 
     def take_done(self) -> list[FinishedEpoch]:
-        """The epochs that finished since the last time."""
+        """Return the epochs that finished since the last call."""
         with self._lock:
             done, self._of_lanes.unread = self._of_lanes.unread, []
             return done
 
     def add_busy(self, version: int, busy_s: Mapping[str, Mapping[int, float]]) -> None:
-        """Seconds that lanes were busy, by operator and lane."""
+        """Add seconds that lanes were busy, by operator and lane."""
         self._add(version, busy_s, lambda counted: counted.busy_s)
 
     def add_rows(self, version: int, rows: Mapping[str, Mapping[int, float]]) -> None:
-        """Rows that lanes were given, by operator and lane."""
+        """Add rows that lanes were given, by operator and lane."""
         self._add(version, rows, lambda counted: counted.rows)
 
     def _add(
@@ -135,7 +135,7 @@ class Counters:
                     lanes[lane % len(lanes)] += amount
 
     def set_hosts(self, version: int, hosts: Mapping[str, Mapping[int, str]]) -> None:
-        """The hosts that lanes ran on the last time, by operator and lane."""
+        """Set the hosts on which lanes ran last, by operator and lane."""
         with self._lock:
             if version == self._of_lanes.version:
                 for name, by_lane in hosts.items():
@@ -146,7 +146,7 @@ class Counters:
     def reading(
         self, now_s: float, arrived: Mapping[str, float | None], slices: Mapping[str, Slices] | None = None
     ) -> JobReading:
-        """All counters at one moment; latency since the previous reading. The backlog is unknown if one source does not report its rows."""
+        """Return all counters, and the latency since the previous reading. The backlog is None if a source does not report its rows."""
         with self._lock:
             processed = {source: self.processed(source) for source in self.graph.sources}
             known = {source: max(done, arrived.get(source) or 0.0) for source, done in processed.items()}
@@ -181,7 +181,7 @@ class Counters:
         )
 
     def _lanes_of(self, name: str) -> int:
-        """A source that decides itself counts as one lane; other operators without lanes are part of those before them."""
+        """The number of lanes of an operator: 1 for a source without lanes, 0 for another operator that runs in the lanes of its inputs."""
         return self._of_lanes.lanes.get(name, 0 if self.graph.operators[name].inputs else 1)
 
 

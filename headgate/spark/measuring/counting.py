@@ -22,12 +22,12 @@ from headgate.spark.measuring.sampling import EpochRows, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one epoch measured."""
+    """The measurements of one epoch."""
 
     sent: Mapping[str, int]
     """Rows that every operator put out."""
     observed: Mapping[str, ArrivalTimes]
-    """When rows had arrived, by the operator at which they were observed."""
+    """Arrival times of rows, by the operator that observed the rows."""
 
 
 class EpochCounting:
@@ -48,23 +48,23 @@ class EpochCounting:
         self._notices = notices
         self._sampling = Sampling()
         self._read_to_s = time.time()
-        """When the epoch before was read, or the query started, in wall time."""
+        """Wall time at which the previous epoch was read, or at which the query started."""
 
     def query_starts(self) -> None:
-        """The query starts now; rows that arrive from now on wait for its first epoch."""
+        """Note the start of the query: rows that arrive from now on wait for its first epoch."""
         self._read_to_s = time.time()
 
     def observing(self) -> Observing:
-        """Which arrival times of the next epoch are observed."""
+        """Which arrival times to observe in the next epoch."""
         return self._sampling.observing()
 
     def measure(self, epoch: Epoch) -> Measured:
-        """To be called after the sinks are written, and before the epoch is released."""
+        """Measure an epoch; must be called after the sinks are written and before the epoch is released."""
         counted = epoch.counted()
         return Measured(self._sent(epoch, counted), counted.observed)
 
     def count(self, epoch: Epoch, measured: Measured, started: Moment, grant: Grant) -> float:
-        """Add a finished epoch; returns how long it took."""
+        """Add a finished epoch and return its duration in seconds."""
         graph, sent, shape = self._context.graph, measured.sent, epoch.blueprint.shape
         self._notice_unknown(measured.observed, shape)
         rows = sum(sent[source] for source in graph.sources)
@@ -96,7 +96,7 @@ class EpochCounting:
         return sent
 
     def _notice_unknown(self, observed: Mapping[str, ArrivalTimes], shape: PlanShape) -> None:
-        """Rows whose arrival is null have no latency, which a person should know."""
+        """Notify people of rows without an arrival time, which have no latency."""
         timed = [found for name, found in observed.items() if shape.observed[name] is not None]
         rows, unknown = sum(found.rows for found in timed), sum(found.rows - found.known for found in timed)
         text = f"{unknown:,} of {rows:,} rows of an epoch do not say when they arrived: their latency is not known"

@@ -15,19 +15,19 @@ from headgate.log_context import working_for
 from headgate.spark.jobs.context import JobContext
 
 ASKED_AT_ONCE = 16
-"""Sources that are asked side by side."""
+"""Most sources that are asked in parallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """The last answer of a source, and when it came, in monotonic time."""
+    """The last answer of a source, and its monotonic time."""
 
     rows: float
     at_s: float
 
 
 class Inflow:
-    """The arrivals of one source. Owner: its lock; at most one question to a source is under way."""
+    """The count of arrived rows at one source. Owner: its lock; at most one question to a source is under way."""
 
     def __init__(self, ask: Callable[[], float | None]) -> None:
         self._ask = ask
@@ -36,7 +36,7 @@ class Inflow:
         self._asking: Future[None] | None = None
 
     def ask(self, askers: ThreadPoolExecutor) -> Future[None]:
-        """Ask the source, unless the last question is still without an answer."""
+        """Ask the source, unless it has not answered the previous question."""
         with self._lock:
             if self._asking is None or self._asking.done():
                 self._asking = askers.submit(self._update)
@@ -50,7 +50,7 @@ class Inflow:
     def _update(self) -> None:
         try:
             rows = self._ask()
-        except Exception:  # a source of the user's may raise anything: what it does not tell is not known
+        except Exception:  # a user's source may raise anything; without an answer, its arrivals are not known
             rows = None
         if rows is not None:
             with self._lock:
@@ -58,15 +58,15 @@ class Inflow:
 
 
 def ask_all(inflows: Iterable[Inflow], askers: ThreadPoolExecutor, within_s: float) -> None:
-    """Ask all of these sources, and wait so long for their answers; what comes later is there the next time."""
+    """Ask these sources and wait up to `within_s` seconds for the answers; the next call of `answer` returns later answers."""
     wait([inflow.ask(askers) for inflow in inflows], timeout=within_s)
 
 
 class Inflows:
-    """The arrivals at all sources of one job. Owner: each source's lock."""
+    """The arrived rows at all sources of one job. Owner: each source's lock."""
 
     def __init__(self, context: JobContext, infer: Callable[[str], float | None]) -> None:
-        """`infer` returns what Spark's report of the last epoch says of a source that does not count arrivals itself."""
+        """`infer` returns the arrived rows according to Spark's last report, for sources that do not count arrivals themselves."""
         self._context = context
         self._infer = infer
         self._inferred: set[str] = set()
@@ -88,7 +88,7 @@ class Inflows:
         return {name: self._arrived(name) for name in self._by_source}
 
     def close(self) -> None:
-        """The job is removed: a question to its sources would create its directory again."""
+        """Ask no source any more, after the job was removed: a question would create the directory of the source again."""
         self._closed = True
 
     def _count(self, source: str) -> float | None:
@@ -102,7 +102,7 @@ class Inflows:
         return self._infer(source)
 
     def _arrived(self, source: str) -> float | None:
-        """A source that used to count arrivals and has stopped is an error."""
+        """Return the last count of a source; raise if a source has counted arrivals itself and no longer answers."""
         answer = self._by_source[source].answer()
         if answer is None:
             return None

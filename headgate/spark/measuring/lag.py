@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEPT = 100
-"""Epochs whose processed rows are remembered, to be compared with Spark's report of them."""
+"""Most epochs with remembered processed rows, for comparison with Spark's report of these epochs."""
 
 
 class Units(Protocol):
@@ -34,10 +34,10 @@ class Units(Protocol):
         """Whether the figure is current, instead of from the start of the last epoch."""
 
     def waiting(self, end: Any, latest: Any) -> float | None:
-        """What waits after an offset, if the stream ended at `latest`."""
+        """The distance from an offset to the end of the stream, which was at `latest`."""
 
     def between(self, start: Any, end: Any) -> float | None:
-        """What lies between two offsets."""
+        """The distance between two offsets."""
 
 
 class OffsetStream:
@@ -53,7 +53,7 @@ class OffsetStream:
 
 
 def distance(start: Any, end: Any) -> float | None:
-    """How much larger the numbers of an offset are than those of another; None if these are no numbers.
+    """Return how much larger the numbers of `end` are than those of `start`; None if the offsets are not numbers.
 
     >>> distance({"orders": {"0": 10, "1": 5}}, {"orders": {"0": 17, "1": 5}})
     7.0
@@ -82,29 +82,29 @@ def _stream(leaf: Any, log: Path) -> Units:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What Spark reported of the last epoch of a query: where each stream began, ended, and had ended when the epoch began."""
+    """Spark's report of the last epoch of a query: for each stream, its start, its end, and the end of the stream when the epoch began."""
 
     epoch: int
     began_s: float
-    """In wall time."""
+    """Wall time at which the epoch began."""
     took_s: float
     streams: tuple[tuple[Any, Any, Any], ...]
 
     @staticmethod
     def of(text: str) -> Report:
-        """From the JSON of a progress of Spark's."""
+        """Read Spark's JSON of a query progress."""
         told = json.loads(text)
         streams = tuple((one["startOffset"], one["endOffset"], one.get("latestOffset")) for one in told["sources"])
         took_s = told.get("durationMs", {}).get("triggerExecution", 0) / 1000
         return Report(told["batchId"], datetime.fromisoformat(told["timestamp"]).timestamp(), took_s, streams)
 
     def is_old(self, stale_s: float) -> bool:
-        """Whether an epoch has been in flight for so long that the report no longer says what waits."""
+        """Whether an epoch has been in flight for so long that the report no longer says how much waits."""
         return time.time() - self.began_s > 2 * self.took_s + stale_s
 
 
 class Lags:
-    """The lags of one run of a job. Owner: its lock; the epochs of the job write, and those who ask read."""
+    """The lags of one start of a job. Owner: its lock; the epochs of the job write, other threads read."""
 
     def __init__(
         self, streams: Mapping[str, tuple[Units, ...]], processed: Mapping[str, float], extra: int = 0
@@ -115,17 +115,17 @@ class Lags:
         self._lock = threading.Lock()
         self._processed: dict[int, Mapping[str, float]] = {-1: processed}
         self._began: dict[str, tuple[Any, float]] = {}
-        """By source, the offset from which on its rows are compared with its units, and the rows processed by then."""
+        """For each source, the offset and the processed rows from which its rows per unit are counted."""
 
     def add_epoch(self, epoch: int, processed: Mapping[str, float]) -> None:
-        """Rows of each source that are processed when this epoch is done."""
+        """Note the rows of each source that are processed when this epoch is done."""
         with self._lock:
             self._processed[epoch] = processed
             for old in sorted(self._processed)[:-KEPT]:
                 del self._processed[old]
 
     def arrived(self, source: str, report: Report | None, stale_s: float) -> float | None:
-        """Rows that had arrived when the last epoch began, as far as it can be known; None if that was too long ago."""
+        """Estimate the rows of a source that had arrived when the last epoch began; None if not known, or too long ago."""
         with self._lock:
             if report is None or len(report.streams) != sum(map(len, self._streams.values())) + self._extra:
                 return None
@@ -154,7 +154,7 @@ class Lags:
         return self._processed[max(before)].get(source, 0.0) if before else None
 
     def _rows_per_unit(self, source: str, told: list[tuple[Any, Any, Any]], done: float) -> float | None:
-        """Rows of this source since it was first asked, for each unit since then."""
+        """The rows of this source per unit of its stream, since the first call; None if not known."""
         _, end, _ = told[0]
         began, before = self._began.setdefault(source, (end, done))
         units = self._streams[source][0].between(began, end)

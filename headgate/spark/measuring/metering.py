@@ -34,27 +34,27 @@ WEIGHTS = (*((0.1 * step + 0.05, 0.1) for step in range(9)), (0.925, 0.05), (0.9
 """Quantiles of the arrival times that are asked for, and the share of the rows that each stands for."""
 ACCURACY = 200
 SAMPLE = 16
-"""Of many rows, every so many-th gives its arrival time to the quantiles; all give theirs to the mean."""
+"""In an epoch with many rows, one of so many rows contributes to the quantiles; all rows contribute to the mean."""
 MANY_ROWS = 20_000
 OBSERVED_EVERY = 8
-"""Of epochs with many rows that are alike, every so many-th is observed; in between, rows have waited as long as then."""
+"""Of similar epochs with many rows, one of so many is observed; the others use the waiting times of the observed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalTimes:
-    """When rows had arrived."""
+    """Arrival times of rows, in seconds since the Unix epoch."""
 
     rows: int
     known: int
-    """Rows that say when they arrived; of the others nothing is known."""
+    """Number of rows with a known arrival time."""
     sum_s: float
-    """Of these."""
+    """Sum of the known arrival times."""
     quantiles_s: tuple[float, ...]
-    """At the quantiles of `WEIGHTS`; empty if no row says."""
+    """Arrival times at the quantiles of `WEIGHTS`; empty if no arrival time is known."""
 
     @staticmethod
     def of(rows: int, sum_us: float | None = None, at_us: list[int] | None = None, known: int = 0) -> ArrivalTimes:
-        """From what Spark has added up."""
+        """Return the arrival times for sums and quantiles from Spark, in microseconds."""
         if not known or sum_us is None:
             return ArrivalTimes(rows, 0, 0.0, ())
         mean_s = sum_us / 1e6 / known
@@ -62,7 +62,7 @@ class ArrivalTimes:
         return ArrivalTimes(rows, known, sum_us / 1e6, spread)
 
     def latency(self, finished_s: float, rows: float | None = None) -> Latency | None:
-        """How long those that say it took until then; of `rows` rows alike if it is given."""
+        """The latency of the rows with known arrival times until `finished_s`, scaled to `rows` rows if given; None if not known."""
         if not self.quantiles_s or rows == 0:
             return None
         count = self.known if rows is None else rows * self.known / self.rows
@@ -73,7 +73,7 @@ class ArrivalTimes:
         return Latency(count, max(0.0, finished_s - self.sum_s / self.known) * count, points)
 
     def moved(self, by_s: float) -> ArrivalTimes:
-        """Rows that arrived so much later."""
+        """Return the arrival times `by_s` seconds later."""
         quantiles_s = tuple(at_s + by_s for at_s in self.quantiles_s)
         return ArrivalTimes(self.rows, self.known, self.sum_s + self.known * by_s, quantiles_s)
 
@@ -82,7 +82,7 @@ class ArrivalTimes:
 
 
 class Gateway:
-    """The JVM's side of metering, prepared once: the same columns, built for every plan, would cost more than the counting."""
+    """Prepares the metering columns in the JVM once, because building them for every plan would cost more than the counting."""
 
     def __init__(self, spark: SparkSession) -> None:
         java = jvm.packages(spark)
@@ -93,20 +93,20 @@ class Gateway:
         self._passes: dict[int, Any] = {}
 
     def count(self, rows: DataFrame, meter: int) -> DataFrame:
-        """The same rows; `Counted` will know how many they were, by the number of the meter."""
+        """Return the same rows with a meter; `Counted` has the number of rows by the number of the meter."""
         if meter not in self._passes:
             self._passes[meter] = jvm.expression(F.expr(f"{ALWAYS}{FIRST_METER + meter}"))
         return jvm.dataframe(jvm.dataset(rows).filter(self._passes[meter]), rows.sparkSession)
 
     @staticmethod
     def in_lanes(rows: DataFrame, lane: Batches, schema: StructType, meter: int) -> DataFrame:
-        """What the lane puts out; `Counted` will know how many rows, by the number of the meter."""
+        """Return the rows that the lane puts out; `Counted` has their number by the number of the meter."""
         return rows.mapInArrow(Metered(lane, FIRST_METER + meter), schema)
 
     def observe(self, rows: DataFrame, name: str, arrival: str | None, many: bool) -> DataFrame:
-        """The same rows, observed under this name, with their arrival times, if a column has them.
+        """Return the same rows, observed under this name, with arrival times if `arrival` names their column.
 
-        Of many rows, the quantiles are those of a sample.
+        With `many`, the quantiles are those of a sample.
         """
         key = arrival, many
         if key not in self._arrivals:
@@ -118,12 +118,12 @@ class Gateway:
         return int(self._plans.partitions(jvm.dataset(batch)))
 
     def plan(self, rows: DataFrame, batch: DataFrame) -> OperatorPlan:
-        """The plan of what an operator puts out, which was built on the input of an epoch."""
+        """Plan the rows that an operator puts out, built on the input of an epoch."""
         return OperatorPlan(self._plans.make(jvm.dataset(rows), jvm.dataset(batch), METER))
 
 
 class OperatorPlan:
-    """What an operator puts out, planned once; each epoch has a copy of the plan. Owner: the thread of the job's query."""
+    """The plan of the rows that an operator puts out; each epoch has a copy of the plan. Owner: the thread of the job's query."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -134,31 +134,31 @@ class OperatorPlan:
         return bool(self._made.isLasting())
 
     def carry(self, batch: DataFrame) -> DataFrame:
-        """What the operator puts out in the epoch with this input."""
+        """Return the rows that the operator puts out in the epoch with this input."""
         return jvm.dataframe(self._made.carry(jvm.dataset(batch)), batch.sparkSession)
 
     def counted(self, batch: DataFrame) -> Counted:
-        """What the copy for this input has counted, after its rows were computed."""
+        """Return the counts of the copy for this input, after its rows were computed."""
         found = msgspec.json.decode(self._made.counted(jvm.dataset(batch)), type=_EpochCounts)
         rows: dict[int, int] = {}
         for number, count in found.meters:
             meter = number if number == SCANNED else number - FIRST_METER
-            # Where Spark reads the same rows twice, each time counts them all.
+            # If Spark reads the same rows twice, each reading counts them all.
             rows[meter] = max(count, rows.get(meter, 0))
         return Counted(rows, {name: ArrivalTimes.of(*values) for name, values in found.observed.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one epoch has counted."""
+    """The counts of one epoch."""
 
     rows: Mapping[int, int]
-    """By the number of the meter."""
+    """Number of rows by the number of the meter."""
     observed: Mapping[str, ArrivalTimes]
-    """By the operator at which rows were observed."""
+    """Arrival times by the operator that observed the rows."""
 
     def __or__(self, other: Counted) -> Counted:
-        """Together with what another sink's plan has counted of the same epoch: rows that were kept are seen by both."""
+        """Merge with the counts of another sink's plan in the same epoch; both plans count rows that were kept."""
         rows = {meter: max(self.rows.get(meter, 0), other.rows.get(meter, 0)) for meter in {*self.rows, *other.rows}}
         return Counted(rows, {**self.observed, **other.observed})
 
@@ -172,11 +172,11 @@ class _EpochCounts(msgspec.Struct):
 
 SOURCE = Path(__file__).with_name("EpochPlan.java")
 ALWAYS = "spark_partition_id() >= -"
-"""True of every row, but Spark does not see it: nothing is moved across such a filter, or merged with what comes after it."""
+"""A condition that is true for every row, but not for Spark's optimizer, which neither moves such a filter nor merges it."""
 FIRST_METER = 1_000_000
 METER = f"(?i)(?:{re.escape(ALWAYS)}|{METERED})" + r"(\d{7,})"
 SCANNED = -1
-"""The meter of an epoch's whole input: the scan of it."""
+"""Number of the meter for the scan of an epoch's whole input."""
 
 
 def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
@@ -193,9 +193,9 @@ def _arrival_columns(arrival: str | None, many: bool) -> list[Any]:
 
 
 class _Json:
-    """The JVM's objects as JSON: one call instead of one for every field.
+    """Reads objects of the JVM as JSON: one call instead of one for every field.
 
-    It is fetched in pieces that fit into one packet: the gateway holds back the rest of a longer answer until the first part
+    The JSON is fetched in pieces that fit into one packet: the gateway holds back the rest of a longer answer until the first part
     is acknowledged, which takes 40 ms.
     """
 
@@ -222,7 +222,7 @@ class _Json:
 
 @contextmanager
 def tag_jobs(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Spark jobs that start inside can be found by their tag."""
+    """Tag the Spark jobs that start inside this block."""
     context = spark.sparkContext
     context.addJobTag(tag)
     try:
@@ -233,18 +233,18 @@ def tag_jobs(spark: SparkSession, tag: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One lane in one epoch, as Spark recorded it."""
+    """The task of one lane in one epoch, as Spark recorded it."""
 
     operator: str
     lane: int
     host: str
     busy_s: float
     rows: int
-    """Rows that it read from an exchange or a source."""
+    """Rows that the task read from an exchange or a source."""
 
 
 class TaskRecords:
-    """Spark's record of tasks, read through the gateway: it is there whether or not the UI runs."""
+    """Reads Spark's record of tasks through the gateway, whether or not Spark's UI runs."""
 
     def __init__(self, spark: SparkSession) -> None:
         context = jvm.context(spark)
@@ -271,7 +271,7 @@ class TaskRecords:
         return list(msgspec.json.decode(self._json(self._store.job(job)))["stageIds"])
 
     def _records(self, stage: int) -> list[dict[str, Any]]:
-        """The finished tasks of a stage's first attempt; a stage that was skipped has none."""
+        """The finished tasks of the first attempt of a stage; empty for a skipped stage."""
         try:
             text = self._json(self._store.taskList(stage, 0, MOST_TASKS))
         except Exception:  # Spark forgets old stages: py4j then raises whatever the JVM raised
@@ -285,7 +285,7 @@ MOST_TASKS = 10_000
 def assign_stages(
     expected: Sequence[Stage], done: Sequence[list[dict[str, Any]]]
 ) -> Iterator[tuple[Stage, list[dict[str, Any]]]]:
-    """Match the stages that ran with those that were planned, both in order.
+    """Match the stages that ran with the planned stages, both in order.
 
     A stage that was not planned comes from an exchange of the user's own, inside a transform, or fills a table that is kept: it
     belongs to the operator whose stage came before.
@@ -303,7 +303,7 @@ def assign_stages(
 
 
 def match_stages(expected: Sequence[int], done: Sequence[int]) -> list[int | None]:
-    """For each size of a stage that ran, the place of the planned stage it is: in order, and as many as can be found.
+    """Return the position of the planned stage for each size of a stage that ran: in order, and for as many stages as possible.
 
     A stage that was not planned may be as wide as a planned one that comes later, so that the first one that fits is not always right.
 
@@ -311,7 +311,7 @@ def match_stages(expected: Sequence[int], done: Sequence[int]) -> list[int | Non
     [None, 0, 1, 2]
     """
     most = [[0] * (len(expected) + 1) for _ in range(len(done) + 1)]
-    """Stages that can be found from each place of both on."""
+    """Most stages that can be matched from a position in `done` and a position in `expected` on."""
     for ran in reversed(range(len(done))):
         for planned in reversed(range(len(expected))):
             alike = done[ran] == expected[planned]

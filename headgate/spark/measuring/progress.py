@@ -14,7 +14,7 @@ from headgate import files
 
 FILE = "progress.json"
 _HEADER_LINES = 2
-"""Lines of an offset log of Spark's before those of the sources: version and metadata."""
+"""Header lines of Spark's offset log before the lines of the sources: version and metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Progress:
 
 
 def save(place: Path, progress: Progress) -> None:
-    """Replace the record of the epoch before."""
+    """Save the progress in place of the previous epoch's."""
     files.replace(place / FILE, msgspec.json.encode(progress), durable=False)
 
 
 def load(place: Path) -> Mapping[str, float] | None:
-    """What earlier runs had processed, without an epoch that will be run again; None if the record is damaged."""
+    """Rows that earlier starts have processed, without an epoch that will run again; None if the record is damaged."""
     try:
         saved = msgspec.json.decode((place / FILE).read_bytes(), type=Progress)
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def load(place: Path) -> Mapping[str, float] | None:
 
 
 def committed_offsets(place: Path, sources: tuple[str, ...]) -> dict[str, Any]:
-    """Where each source was after the last epoch that Spark has committed, as its log says; empty if it does not."""
+    """The offset of each source after the last epoch that Spark has committed; empty if Spark's log does not have it."""
     committed = _committed(place)
     if not committed:
         return {}

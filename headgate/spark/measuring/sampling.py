@@ -15,24 +15,24 @@ ALIKE = 1.5
 
 
 class Sampling:
-    """Few rows are all looked at; of many, a sample in every so many-th epoch. Owner: the thread of the job's query."""
+    """Chooses the rows to observe: all rows of small epochs, a sample in some of the large epochs. Owner: the thread of the job's query."""
 
     def __init__(self) -> None:
         self._waited: dict[str, ArrivalTimes] = {}
-        """When rows had arrived, counted from the start of the epoch that was observed last."""
+        """Arrival times in the last observed epoch, relative to the start of that epoch."""
         self._unobserved: int | None = None
-        """Epochs with many rows since then, all alike; None if the last one had few."""
+        """Similar epochs with many rows since the last observed one; None if the last epoch had few rows."""
         self._before: tuple[int, float] = (0, 0.0)
         """Rows and seconds of the last epoch."""
 
     def observing(self) -> Observing:
-        """What the next epoch is looked at for."""
+        """Which rows of the next epoch to observe."""
         if self._unobserved is None:
             return Observing.ALL
         return Observing.NONE if 0 < self._unobserved < OBSERVED_EVERY else Observing.SAMPLE
 
     def arrivals(self, observed: Mapping[str, ArrivalTimes], started_s: float) -> dict[str, ArrivalTimes]:
-        """When the rows of an epoch that started then had arrived; rows that were seen not to say it are left out."""
+        """Arrival times of the rows of an epoch that began at `started_s`; omits operators that observed rows without arrival times."""
         for name, found in observed.items():
             if found.quantiles_s:
                 self._waited[name] = found.moved(-started_s)
@@ -41,7 +41,7 @@ class Sampling:
         return {name: waited.moved(started_s) for name, waited in self._waited.items()}
 
     def note_epoch(self, rows: int, took_s: float) -> None:
-        """Epochs are alike while neither their rows nor their time differ much from one to the next."""
+        """Note an epoch; similar epochs differ little in rows and duration from one to the next."""
         before, self._before = self._before, (rows, took_s)
         if rows <= MANY_ROWS:
             self._unobserved = None
@@ -52,7 +52,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class EpochRows:
-    """The rows of one epoch that give its latency. Times are wall time, as are those of producers."""
+    """The rows of one epoch, from which its latency is computed. Times are wall time, like the times of producers."""
 
     graph: Graph
     shape: PlanShape
@@ -61,10 +61,10 @@ class EpochRows:
     arrivals: Mapping[str, ArrivalTimes]
     started_s: float
     read_to_s: float
-    """When the epoch before was read, or the query started: rows that do not say when they arrived did so since then."""
+    """Time at which the previous epoch was read, or the query started; rows without an arrival time have arrived since then."""
 
     def latency(self, sink: str, finished_s: float) -> Latency | None:
-        """By the rows at the sink if they still say when they arrived; else by those that went into the epoch."""
+        """The latency at a sink: from the sink's own rows if their arrival times are known, else from the rows that the epoch read."""
         put_out = self.sent[self.graph.operators[sink].inputs[0]]
         if sink in self.shape.observed:
             return self.arrivals[sink].latency(finished_s, put_out) if sink in self.arrivals else None
@@ -77,13 +77,13 @@ class EpochRows:
         return merge(parts)
 
     def _arrivals_at(self, source: str, rows: int) -> ArrivalTimes | None:
-        """None if the rows of a source were to say when they arrived and do not."""
+        """The arrival times of a source's rows; None if its rows should have arrival times and do not."""
         if self.shape.observed.get(source) is not None:
             return self.arrivals.get(source)
         return self._evenly(rows)
 
     def _evenly(self, rows: int) -> ArrivalTimes:
-        """Rows that do not say when they arrived did so evenly since the epoch before was read."""
+        """Return arrival times spread evenly since the previous epoch was read, for rows without arrival times."""
         read_to_s = min(self.read_to_s, self.started_s)
         waited_s = self.started_s - read_to_s
         arrived_s = tuple(read_to_s + waited_s * quantile for quantile, _ in WEIGHTS)

@@ -1,4 +1,4 @@
-"""How many rows were sent to a sink, counted on the sink's own rows: exact also where the counters of operators estimate."""
+"""The number of rows that were sent to a sink, counted on the sink's own rows: exact even where the counters of operators estimate."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATE_S = 5.0
-"""How long the count may take after the action is done; a later count is not awaited."""
+"""Longest wait in seconds for the count after the action has ended."""
 LOOK_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """Rows that are counted on their way."""
+    """Rows with a count that the next action on them completes."""
 
     observation: Any
 
     @staticmethod
     def of(rows: DataFrame) -> tuple[DataFrame, SentRows]:
-        """The same rows, counted by the next action on them."""
+        """Return the same rows, and the count that the next action on them completes."""
         java = jvm.packages(rows.sparkSession)
         observation = getattr(java, "org.apache.spark.sql.Observation")()
         count = jvm.expression(F.count(F.lit(1)).alias("rows"))
@@ -34,7 +34,7 @@ class SentRows:
         return jvm.dataframe(observed, rows.sparkSession), SentRows(observation)
 
     def read(self) -> int | None:
-        """After the action; None if Spark does not report the count soon."""
+        """Return the count after the action; None if Spark does not report it in time."""
         until_s = time.monotonic() + LATE_S
         while not self.observation.future().isCompleted():
             if time.monotonic() > until_s:

@@ -1,4 +1,4 @@
-"""Durations of the parts of each epoch: measured where they happen, completed from Spark's report on request."""
+"""Durations of the parts of each epoch: measured by Headgate, and completed from Spark's report on request."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 RUN = "addBatch"
-"""Spark's duration of the callback; a report without it is of a query that had no rows to read."""
+"""Spark's name for the duration of the callback; a report without this duration is of a query without new rows."""
 BEFORE = {EpochPart.READ: ("latestOffset", "getBatch", "queryPlanning"), EpochPart.LOG: ("walCommit",)}
 AFTER = {EpochPart.COMMIT: ("commitOffsets", "commitBatch")}
-"""Spark's durations before and after the callback, by part."""
+"""Spark's names for durations before and after the callback, by part of an epoch."""
 
 
 class Stopwatch:
     """Cuts the time of one epoch into parts, one after another. Owner: the thread of the query."""
 
     def __init__(self, started: Moment, overhead_s: float) -> None:
-        """`overhead_s` is Spark's own time before the epoch, as far as it is known; 0 before the second epoch."""
+        """`overhead_s` is Spark's own time before the epoch, as far as known; 0 for the first epoch."""
         self.spans = [EpochSpan(EpochPart.READ, overhead_s)] if overhead_s else []
         self._since_s = started.at_s
         self._attempt_at: int | None = None
-        """Where the spans of the attempt in flight begin."""
+        """Index in `spans` of the first span of the current attempt."""
 
     def lap(self, part: EpochPart, operator: str = "") -> None:
-        """A part ends now."""
+        """End a part of the epoch now."""
         now_s = time.monotonic()
         self.spans.append(EpochSpan(part, now_s - self._since_s, operator))
         self._since_s = now_s
 
     def begin_attempt(self) -> None:
-        """The spans of an earlier attempt become one."""
+        """Begin another attempt; the spans of a failed attempt become one span."""
         if self._attempt_at is not None:
             self.lap(EpochPart.FAILED)
             failed_s = sum(span.took_s for span in self.spans[self._attempt_at :])
@@ -64,7 +64,7 @@ class EpochTimings:
 
 
 def with_reports(epochs: Iterable[EpochTiming], reports: Iterable[StreamingQueryProgress]) -> tuple[EpochTiming, ...]:
-    """The same epochs with the parts that only Spark knows; an epoch that Spark no longer reports stays as it is."""
+    """Return the epochs with the parts that only Spark knows; an epoch that Spark no longer reports is unchanged."""
     durations = {report.batchId: report.durationMs for report in reports if RUN in report.durationMs}
     newest_first = [_with_report(one, durations.pop(one.number, None)) for one in reversed(tuple(epochs))]
     return tuple(reversed(newest_first))

@@ -24,37 +24,37 @@ SERVICE = "headgate"
 
 
 class Traces(Protocol):
-    """The exporter of spans."""
+    """Port to an exporter of spans."""
 
     def epoch(self, job: str, tenant: str, timing: EpochTiming, error: BaseException | None = None) -> None:
-        """An epoch has ended, or failed with this error."""
+        """Export an epoch that has ended, or has failed with this error."""
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the remaining spans."""
 
 
 class NoTraces:
-    """For those who want none."""
+    """An exporter that drops all spans."""
 
     def epoch(self, job: str, tenant: str, timing: EpochTiming, error: BaseException | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 NO_TRACES = NoTraces()
 
 
 class OtelTraces:
-    """Spans for the exporter of a provider, on a thread of the provider's."""
+    """An exporter that uses an OpenTelemetry provider; spans are sent on the provider's thread."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer(SERVICE)
 
     def epoch(self, job: str, tenant: str, timing: EpochTiming, error: BaseException | None = None) -> None:
-        """One span, with a child for each part; the rows of an epoch that failed are not known."""
+        """Export one span with a child for each part; the rows of a failed epoch are not known."""
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         about: dict[str, str | float] = {
@@ -77,30 +77,30 @@ class OtelTraces:
         span.end(_ns(at_s))
 
     def close(self) -> None:
-        """Send what waits, and end the thread."""
+        """Send the remaining spans and end the thread."""
         self._provider.shutdown()
 
 
 class EpochTraces:
-    """Sends the epochs of one start, each when Spark has committed it. Owner of the epoch that waits for that: the lock."""
+    """Sends the epochs of one start, each after Spark has committed it. Owner of the waiting epoch: the lock."""
 
     def __init__(self, traces: Traces, job: str, tenant: str, committed_s: Callable[[int], float | None]) -> None:
-        """`committed_s` returns when Spark committed an epoch, in wall time; None if it has not."""
+        """`committed_s` returns the wall time at which Spark committed an epoch; None if it has not."""
         self._traces, self._job, self._tenant, self._committed_s = traces, job, tenant, committed_s
         self._lock = threading.Lock()
         self._waiting: EpochTiming | None = None
 
     def ended(self, timing: EpochTiming) -> None:
-        """Headgate's part of an epoch has ended."""
+        """Keep an epoch until Spark has committed it."""
         with self._lock:
             self._waiting = timing
 
     def failed(self, timing: EpochTiming, error: BaseException) -> None:
-        """An epoch has failed."""
+        """Send an epoch that has failed."""
         self._traces.epoch(self._job, self._tenant, timing, error)
 
     def send(self, at_end: bool = False) -> None:
-        """Send the epoch that waits if Spark has committed it, or, at the end of the start, as it is."""
+        """Send the waiting epoch if Spark has committed it; with `at_end`, send it without its commit."""
         with self._lock:
             timing = self._waiting
             committed_s = None if timing is None else self._committed_s(timing.number)
@@ -118,7 +118,7 @@ def _ns(at_s: float) -> int:
 
 
 def open_traces(settings: SparkSettings) -> Traces:
-    """As the setting `traces` says; the exporter is configured by OpenTelemetry's own environment variables."""
+    """Open the exporter of the setting `traces`; OpenTelemetry's own environment variables configure it."""
     if settings.traces != OTLP:
         return NO_TRACES
     try:

@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 LOCAL = "file:"
 MOST_AGE_S = 7 * 86400.0
-"""Spark ignores files that are older than the newest by so much (`maxFileAge`)."""
+"""Age relative to the newest file, in seconds, from which on Spark ignores a file (`maxFileAge`)."""
 UNSUPPORTED = ("modifiedafter", "modifiedbefore", "maxfileage", "latestfirst", "filenameonly")
-"""Options of Spark's that also decide which files it reads: with one of them, it is not known what waits."""
+"""Options of Spark that also decide which files it reads: with one of them, the number of waiting files is not known."""
 NOTHING_READ = -1
 """The number of the batch before the first."""
 WRITTEN_BY_SPARK = "_spark_metadata"
-"""A directory with this entry is read by Spark's log of what was written, not by what lies in it."""
+"""Entry of a directory whose files Spark finds in its log of written files, not by listing the directory."""
 
 
 class FileStream:
@@ -50,7 +50,7 @@ class FileStream:
         return float(sum(size for path, size in files.items() if self._batch_of.get(path, batch + 1) > batch))
 
     def between(self, start: Any, end: Any) -> float | None:
-        """Bytes of the files between two offsets; a file that is gone counts like the others."""
+        """Bytes of the files between two offsets; a deleted file counts with the mean size of the others."""
         first, last = _batch(start), _batch(end)
         if first is None or last is None:
             return None
@@ -67,7 +67,7 @@ class FileStream:
         return None if os.path.exists(os.path.join(root, WRITTEN_BY_SPARK)) else root
 
     def _follow_log(self) -> None:
-        """Entries of batches that were not there the last time; a compacted one has all before it."""
+        """Read the log entries of new batches; a compacted entry contains all earlier batches."""
         numbered = sorted((int(path.name.partition(".")[0]), path) for path in self._log.glob("[0-9]*"))
         for number, path in numbered:
             if number > self._read_to:
@@ -90,7 +90,7 @@ def _local(url: str) -> str:
 
 
 def _listed(root: str, options: Mapping[str, str]) -> dict[str, tuple[int, float]]:
-    """By absolute path, bytes and time of the last write of the files that Spark sees."""
+    """Size and modification time, by absolute path, of the files that Spark sees."""
     everywhere = options.get("recursivefilelookup", "").lower() == "true"
     wanted = options.get("pathglobfilter", "*")
     places = glob.glob(root) if glob.has_magic(root) else [root]

@@ -26,11 +26,11 @@ NEEDED = (
     "headgate.spark.sinks",
 )
 LANES = "pyspark.worker"
-"""Spark starts daemons for other purposes too, such as planning a read; they import what they need themselves."""
+"""Spark's module of lanes; Spark also starts daemons for other purposes, such as planning a read, which need no imports in advance."""
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [LANES]:
         for module in NEEDED:
             import_module(module)
-        gc.freeze()  # a worker collects garbage after every task; what was imported is none
+        gc.freeze()  # a worker collects garbage after every task; imported modules are never garbage
     daemon.manager()

@@ -29,27 +29,27 @@ from headgate.spark.processes.nursery import NURSERY, further_variables
 from headgate.topology import Topology
 
 START_S = 60.0
-"""How long the process that others are forked from may take to start."""
+"""Time limit in seconds for the start of the nursery's process."""
 LENGTH = struct.Struct(">Q")
 SHOWN = 4096
-"""Bytes of what a job file printed last that are kept."""
+"""Bytes of a job file's last output that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadQuestion:
-    """What to load, and for how long."""
+    """A request to load a job file, its time limit and its environment."""
 
     request: JobRequest
     limit_s: float
     environment: dict[str, str]
-    """Variables beside those of the nursery."""
+    """Environment variables in addition to the variables of the nursery."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadAnswer:
-    """What became of it: a pickled topology, or why there is none.
+    """The result of loading a job file: a pickled topology, or the reason why there is none.
 
-    Neither: the topology cannot leave the process that it was built in, as one with an open connection.
+    Both are empty if the topology cannot leave the process that built it, such as a topology with an open connection.
     """
 
     topology: bytes | None = None
@@ -59,10 +59,10 @@ class LoadAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TenantFile:
-    """How the job file of a tenant is loaded: never in the service itself, and with few environment variables."""
+    """The rules for job files of tenants: never loaded in the service itself, and with few environment variables."""
 
     variables: tuple[str, ...] = ()
-    """Variables beside those that are harmless."""
+    """Names of environment variables in addition to the harmless ones."""
 
 
 def build(request: JobRequest, limit_s: float | None = None, rules: TenantFile | None = None) -> Topology:
@@ -89,7 +89,7 @@ def _built(request: JobRequest, limit_s: float, rules: TenantFile | None) -> obj
 
 
 def _not_for_tenants(request: JobRequest, answer: LoadAnswer) -> str:
-    """Why the file of a tenant is refused that the service itself would have to load."""
+    """Say why a tenant's file is refused if only the service itself could load it."""
     if answer.trouble:
         return (
             f"{answer.trouble}; a tenant's file is loaded without a Spark session: move what needs one into a function"
@@ -101,9 +101,9 @@ def _not_for_tenants(request: JobRequest, answer: LoadAnswer) -> str:
 
 
 def _as_requested(topology: object, request: JobRequest) -> Topology:
-    """The topology under the name and the tenant of its request, whatever the code of the job file made of them.
+    """Return the topology with the name and the tenant of its request, whatever the code of the job file has set.
 
-    A subclass could compute both, and give another answer each time that they are read.
+    A subclass of `Topology` is refused: it could compute name and tenant, with another result at each reading.
     """
     if type(topology) is not Topology:
         raise JobFileError(
@@ -141,11 +141,11 @@ def _spark_runs() -> bool:
 
 
 class _NoProcess(Exception):
-    """The nursery forked no process: it was killed, or ends at once."""
+    """The nursery forked no process: it was killed, or each of its processes ends at once."""
 
 
 def _ask(question: LoadQuestion) -> LoadAnswer:
-    """Have a file loaded; any number of threads at once."""
+    """Have the nursery load a file; any number of threads may ask at once."""
     for last in (False, True):
         try:
             return _ask_process(question)
@@ -196,7 +196,7 @@ def _answered(connection: socket.socket, question: LoadQuestion, printed: Printe
 
 
 def received(connection: socket.socket, limit_s: float | None = None) -> bytes:
-    """One message."""
+    """Receive one message."""
     ends_s = None if limit_s is None else time.monotonic() + limit_s
     (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, limit_s))
     return _exactly(connection, length, None if ends_s is None else ends_s - time.monotonic())
@@ -216,7 +216,7 @@ def _exactly(connection: socket.socket, length: int, limit_s: float | None) -> b
 
 
 class Printed:
-    """What a job file prints: read as it comes, so that it never waits for the service; the end of it is kept."""
+    """Reads the output of a job file, so that the job file never waits for the service; the end of the output is kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._kept = b""
@@ -233,7 +233,7 @@ class Printed:
         return self._kept.decode(errors="replace")
 
     def last_line(self) -> str:
-        """Mostly the reason of a crash; empty if nothing was printed."""
+        """The last line of the output, mostly the reason of a crash; empty if nothing was printed."""
         return next((line.strip() for line in reversed(self._text().splitlines()) if line.strip()), "")
 
     def forward(self) -> None:

@@ -27,7 +27,7 @@ GRACE_S = 5
 
 
 def serve(connection: socket.socket, output: int) -> None:
-    """Answer one question, then wait for the end: the service ends this process with all that it has started."""
+    """Answer one request, then wait for the end: the service ends this process together with the processes that it started."""
     try:
         os.setsid()
         for own, place in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
@@ -51,7 +51,7 @@ def _answer(question: LoadQuestion) -> LoadAnswer:
         return LoadAnswer(topology=_pickled(topology, Path(question.request.file).parent))
     except JobFileError as error:
         return LoadAnswer(trouble=str(error), wants_spark=wants_spark(error))
-    except Exception:  # what the user's functions refer to may raise anything when it is pickled
+    except Exception:  # objects in the user's functions may raise anything when they are pickled
         return LoadAnswer()
 
 
@@ -65,7 +65,7 @@ def _pickled(topology: Topology, directory: Path) -> bytes:
 
 
 class _Pickler(cloudpickle.CloudPickler):
-    """Refuses functions that would look for a module where they are called, which is not where it lies."""
+    """A pickler that refuses functions with imports of modules beside the job file: the process that calls them cannot find the modules."""
 
     def __init__(self, file: io.BytesIO, directory: Path) -> None:
         super().__init__(file)  # type: ignore[no-untyped-call]
@@ -87,7 +87,7 @@ class _Pickler(cloudpickle.CloudPickler):
 
 
 def _imports(code: CodeType) -> Iterator[tuple[int | None, str]]:
-    """Lines and modules of the imports in a function, and in the functions in it."""
+    """The line and the module of each import in a function and in its inner functions."""
     line, level = None, 0
     for step in dis.get_instructions(code):
         line = step.starts_line or line

@@ -14,19 +14,19 @@ import sys
 ADDRESS = "HEADGATE_NURSERY"
 """The variable that holds the name of the nursery's socket."""
 FORKED = ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner")
-"""Modules that the nursery runs: processes that read sources, and the ones that Spark plans reads in."""
+"""Modules that the nursery runs: the process that reads a source, and the daemon whose processes plan reads."""
 LENGTH = 8
 """Bytes that hold the length of a request."""
 
 
 def main() -> None:
-    """Wait for the forked process to end, or become Python."""
+    """Have the nursery fork the process and wait for its end, or become Python if the nursery cannot."""
     name = os.environ.get(ADDRESS)
     if name and sys.argv[1:2] == ["-m"] and sys.argv[2] in FORKED:
         try:
             _fork("\0" + name)
         except OSError:
-            pass  # the nursery has ended: Python starts, only later
+            pass  # the nursery has ended: Python starts instead, more slowly
         else:
             return
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -22,18 +22,18 @@ from headgate import files
 from headgate.spark.processes.launcher import ADDRESS
 
 SECRET = re.compile(r"_?(HEADGATE|PYSPARK|SPARK|PY4J)\w*(SECRET|TOKEN|PASSWORD|AUTH)\w*", re.IGNORECASE)
-"""Variables of the service's own that a job file has no business with."""
+"""Environment variables of the service that no job file may have."""
 HARMLESS = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TERM|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|JAVA_HOME|PYTHON[A-Z0-9]*"
     r"|PYSPARK_PYTHON|PYSPARK_DRIVER_PYTHON|SPARK_HOME|SPARK_CONF_DIR|SPARK_LOCAL_\w+|HADOOP_HOME|HADOOP_CONF_DIR"
     r"|SSL_CERT_FILE|SSL_CERT_DIR|(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|ARROW_\w+"
 )
-"""Variables that the nursery starts with, and with it every job file: they name places and habits, never secrets."""
+"""Environment variables that the nursery and every job file have: these variables describe places and preferences, never secrets."""
 LAUNCHER = "python"
 
 
 class Nursery:
-    """Starts when it is first needed, and again after it was killed."""
+    """Starts the nursery's process at its first use, and again after the process was killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,10 +41,10 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._name = ""
-        """Of the socket that launchers ask at: given when it first starts, because a forked service must have its own."""
+        """Name of the socket for launchers; made at the first start, because a forked service must have its own name."""
 
     def start(self) -> str:
-        """Have it import what it needs while something else goes on; the name that launchers find it by."""
+        """Start the process, which imports modules in the background; return the name of the socket for launchers."""
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
                 self._end()
@@ -53,18 +53,18 @@ class Nursery:
             return self._name
 
     def fork(self, connection: int, output: int) -> None:
-        """Fork a process that loads a job file; raises `OSError` if the nursery was killed, and works again after `close`."""
+        """Fork a process that loads a job file; raise `OSError` if the nursery was killed. After `close`, the next call starts it again."""
         with self._lock:
             socket.send_fds(self._control or self._started(), [b"."], [connection, output])
 
     def close(self) -> None:
-        """End the process; it starts again when it is needed."""
+        """End the process; the next use starts it again."""
         with self._lock:
             self._end()
 
     @property
     def process(self) -> int | None:
-        """Its number; None while it does not run."""
+        """Id of the process; None while it does not run."""
         return None if self._process is None else self._process.pid
 
     def _started(self) -> socket.socket:
@@ -72,7 +72,7 @@ class Nursery:
         self._name = self._name or f"headgate-{secrets.token_hex(16)}"
         places = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))))
         kept = {name: value for name, value in os.environ.items() if HARMLESS.fullmatch(name)}
-        # The listener stays with the nursery alone: while there is none, launchers are refused at once and start Python.
+        # Only the nursery holds the listener: without a nursery, launchers are refused at once and start Python.
         with theirs, _listening(self._name) as listener:
             given = (theirs.fileno(), listener.fileno())
             self._process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Nursery:
                 env={**kept, "PYTHONPATH": places, "PYTHONHASHSEED": "0"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=given,
-                start_new_session=True,  # Ctrl-C is for the service
+                start_new_session=True,  # Ctrl-C concerns the service only
             )
         self._control = mine
         return mine
@@ -103,7 +103,7 @@ def _listening(name: str) -> socket.socket:
 
 
 def further_variables(named: Collection[str] | None) -> dict[str, str]:
-    """What a job file has in its environment beside the harmless variables: those named, or all but secrets of the service."""
+    """Environment variables of a job file in addition to the harmless ones: the named ones, or all but secrets if `named` is None."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -115,12 +115,12 @@ def further_variables(named: Collection[str] | None) -> dict[str, str]:
 
 
 NURSERY = Nursery()
-"""Of this process."""
+"""The nursery of this process."""
 atexit.register(NURSERY.close)
 
 
 def launcher(home: Path) -> str:
-    """The command that Spark starts Python by: the launcher, or Python itself where it cannot be used."""
+    """Return the command with which Spark starts Python: the launcher, or Python itself if the launcher cannot be used."""
     if sys.platform != "linux":
         return sys.executable
     found = find_spec("headgate.spark.processes.launcher")

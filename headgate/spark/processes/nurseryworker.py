@@ -40,13 +40,13 @@ NEEDED = (
 )
 CREDENTIALS = struct.Struct("3i")
 STANDARD = 3
-"""Standard input, output and error of a program."""
+"""Number of a program's standard descriptors: input, output and error."""
 REQUEST_S = 10.0
 """A launcher that has not sent its request within this time is dropped."""
 
 
 class NurseryServer:
-    """One thread: it waits for requests, for ends of forked processes, and for the end of the driver."""
+    """Serves on one thread: waits for requests, for the end of forked processes, and for the end of the driver."""
 
     def __init__(self, control: socket.socket, listener: socket.socket) -> None:
         self._control, self._listener = control, listener
@@ -57,7 +57,7 @@ class NurseryServer:
         self._watch(listener, self._run)
 
     def serve(self) -> None:
-        """Until the driver has ended."""
+        """Serve requests until the driver has ended."""
         while True:
             for key, _ in self._selector.select():
                 key.data()
@@ -87,7 +87,7 @@ class NurseryServer:
             arguments, place, environment = marshal.loads(_received(connection, int.from_bytes(length, "big")))
             process = self._fork(lambda: _become(arguments, place, environment, given))
             connection.sendall(b".")
-        except (OSError, EOFError, ValueError):  # the launcher was killed, or is not ours
+        except (OSError, EOFError, ValueError):  # the launcher was killed, or belongs to another user
             connection.close()
             return
         finally:
@@ -97,7 +97,7 @@ class NurseryServer:
         self._watch(connection, lambda: self._terminate(process))
 
     def _terminate(self, process: int) -> None:
-        """Spark ends a launcher to end its program; the program may have ended at the same moment."""
+        """End the program of a launcher that Spark has ended; the program may have ended at the same moment."""
         connection = self._launchers.get(process)
         if connection is None:
             return
@@ -136,7 +136,7 @@ class NurseryServer:
 
 
 def _check_owner(connection: socket.socket) -> None:
-    """The name of the socket can be seen by every user of the machine."""
+    """Refuse requests of other users, because every user of the machine can see the name of the socket."""
     size = CREDENTIALS.size
     _, user, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     if user != os.geteuid():
@@ -154,7 +154,7 @@ def _received(connection: socket.socket, length: int) -> bytes:
 
 
 def _run_and_exit(run: Callable[[], None]) -> NoReturn:
-    """As Python does at its end, without the clean-up that belongs to the nursery."""
+    """Run a function and exit as Python would, without the clean-up that belongs to the nursery."""
     code = 1
     try:
         run()
@@ -171,7 +171,7 @@ def _run_and_exit(run: Callable[[], None]) -> NoReturn:
 
 
 def _become(arguments: list[str], place: str, environment: dict[str, str], standard: list[int]) -> None:
-    """Be what `python -m` with these arguments would have been."""
+    """Run a module like `python -m` with these arguments."""
     for number, given in enumerate(standard):
         os.dup2(given, number)
         os.close(given)

@@ -1,10 +1,10 @@
 """Delta tables as a sink, exactly once: an application transaction names the job's life and sink, its version is the epoch.
 
 Lanes write Parquet files. Without key and partitions, the driver adds these files to the table in one transaction. Otherwise the lanes
-write them aside, below the table, and the driver merges or appends their rows in one transaction. A second application transaction
-holds the number of the newest start: an older one commits nothing.
+stage the files in a folder below the table, and the driver merges or appends their rows in one transaction. A second application
+transaction holds the number of the newest start: an older start commits nothing.
 
-A commit is never retried blindly: if another writer was faster, the sink looks at the table again before it commits.
+A commit is never retried blindly: if another writer was faster, the sink reads the table again before it commits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COMMITS = 20
-"""How often a commit is tried while other writers are faster."""
+"""Most attempts of a commit while other writers are faster."""
 ASIDE = "_headgate"
-"""Below the table; readers of Delta tables ignore names that begin like this."""
+"""Folder for staged files below the table; readers of Delta tables ignore names that begin with an underscore."""
 NEVER = -1
 """Epoch of a writer that has written none."""
 POSITION = "_headgate_position"
@@ -50,7 +50,7 @@ LONGEST = 32
 
 @dataclass(frozen=True, slots=True)
 class DeltaSink:
-    """Appends every row of an epoch to a Delta table, or merges it by key."""
+    """A sink that appends every row of an epoch to a Delta table, or merges it by key."""
 
     uri: str
     key: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class DeltaSink:
         write_rows(self, rows, epoch)
 
     def begin(self, claim: Claim, columns: pa.Schema) -> DeltaStage | None:
-        """Creates the table if there is none, and fences older starts."""
+        """Create the table if there is none, and fence older starts."""
         place = TableLocation.of(self.uri, self.storage, claim.writing.patience.table_s)
         check_key(self.key, columns, place.name)
         with place.using():
@@ -136,7 +136,7 @@ def commit_on_top(
     act: Callable[[DeltaTable], None],
     is_due: Callable[[DeltaTable, Claim, TableLocation], bool] = is_new,
 ) -> int | None:
-    """Have `act` commit to the table as it is now, again if another writer was faster; the new version, None if it is not due."""
+    """Let `act` commit to the newest version, again if another writer was faster; return the new version, None if no commit is due."""
     from deltalake.exceptions import CommitFailedError
 
     faster: Exception | None = None
@@ -154,7 +154,7 @@ def commit_on_top(
 
 
 def fence(place: TableLocation, claim: Claim) -> None:
-    """From here on, no older start can commit."""
+    """Commit the number of this start, after which no older start can commit."""
 
     def mark(table: DeltaTable) -> None:
         table.create_write_transaction([], "append", table.schema(), commit_properties=_properties(claim))
@@ -255,7 +255,7 @@ class DeltaStage:
 
 
 def _make_durable(place: TableLocation, version: int | None) -> None:
-    """The library does not force what it wrote to disk, and the epoch is not run again once Spark has committed it."""
+    """Force the files of a version to a local disk, which the library does not do: Spark never runs a committed epoch again."""
     if place.local is not None and version is not None:
         for action in _actions(place.local, version):
             if "add" in action:
@@ -264,7 +264,7 @@ def _make_durable(place: TableLocation, version: int | None) -> None:
 
 
 def _version_of(place: TableLocation, newest: int, claim: Claim) -> int | None:
-    """The version that the writer's last epoch made: the attempt that made it may have been killed before it was durable."""
+    """Find the version of the writer's last epoch; the attempt that made it may have been killed before it was durable."""
     if place.local is None:
         return None
     for version in range(newest, 0, -1):
@@ -284,7 +284,7 @@ def _entry(version: int) -> str:
 
 
 def last_of_key(rows: pa.Table, key: tuple[str, ...], where: str) -> pa.Table:
-    """One row for each key, the last one."""
+    """Return the last row of each key."""
     for name in key:
         if rows.column(name).null_count:
             raise EngineError(f'a row has no "{name}", which is the key of {where}; leave such rows out')
@@ -294,7 +294,7 @@ def last_of_key(rows: pa.Table, key: tuple[str, ...], where: str) -> pa.Table:
 
 
 def statistics(metadata: Any) -> dict[str, Any]:
-    """What readers skip files by: the number of rows; of a column its nulls, and its least and greatest value if they are short."""
+    """Return statistics with which readers skip files: number of rows, nulls per column, and the range of columns with short values."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
     known = {
@@ -312,7 +312,7 @@ def statistics(metadata: Any) -> dict[str, Any]:
 
 
 def _range(parts: list[Any]) -> tuple[Any, Any] | None:
-    """Not of floating point numbers, whose NaN the file's own statistics leave out, nor of truth values."""
+    """Minimum and maximum of a column; None for floating point numbers, whose statistics leave out NaN, and for truth values."""
     if not all(part.has_min_max for part in parts):
         return None
     low, high = min(part.min for part in parts), max(part.max for part in parts)
@@ -328,7 +328,7 @@ def _json(value: Any) -> Any:
 
 
 def _remove(place: TableLocation, folder: str) -> None:
-    """What earlier attempts put aside."""
+    """Remove the staged files of earlier attempts."""
     found = place.files()
     for info in found.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
         found.delete_file(info.path)

@@ -1,7 +1,7 @@
 """Files, one directory per epoch: an epoch that is written again replaces what it wrote before.
 
-A file beside them says which jobs have written here, by their lives. A new job goes on after the last directory of the one before it,
-which from then on can write no more.
+A file beside the directories says which jobs have written, by their lives. A new job continues after the last directory of the previous
+job, which from then on can write no more.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 EPOCH = "epoch="
 WRITERS = "_headgate.json"
-"""Spark's readers leave out names that begin like this."""
+"""File with the writers of a directory; Spark's readers ignore names with this prefix."""
 LOCAL = "file://"
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A directory with a directory per epoch in it."""
+    """A sink that writes a directory per epoch below one directory."""
 
     path: str
     format: str = "parquet"
@@ -43,17 +43,17 @@ class Files:
 
     @property
     def local_path(self) -> str | None:
-        """The directory as a path; None if it is elsewhere than on a disk."""
+        """The directory as a path; None if it is not on a disk of this machine."""
         path = self.path.removeprefix(LOCAL)
         return None if "://" in path else path
 
     @property
     def is_file_uri(self) -> bool:
-        """Whether the path says that it is on a disk, whatever Hadoop's default file system is."""
+        """Whether the path names a disk of the machine, whatever Hadoop's default file system is."""
         return self.path.startswith(LOCAL)
 
     def check_rows(self, writing: Writing, epoch: int, wanted: int) -> None:
-        """Refuse an epoch whose directory has fewer rows than were sent to it: tasks wrote them where this machine does not see them."""
+        """Refuse an epoch if its directory has fewer rows than were sent: tasks then wrote rows where this machine does not see them."""
         if self.local_path is None:
             return
         folder = Path(self.local_path) / f"{EPOCH}{self._number(writing, epoch)}"
@@ -67,15 +67,14 @@ class Files:
             )
 
     def _number(self, writing: Writing, epoch: int) -> int:
-        """Directories elsewhere than on a disk of this machine go by the epochs of their job alone."""
+        """Return the number of an epoch's directory; directories that are not on a local disk use the epoch of their job alone."""
         if self.local_path is None or not writing.start.life:
             return epoch
         return epoch + claimed(Path(self.local_path), writing, epoch).ahead
 
 
 def _make_durable(folder: Path) -> None:
-    """Spark does not force what it wrote to disk, and the epoch is not run again once it is committed. Elsewhere than on a local disk,
-    the storage sees to it."""
+    """Force a directory to a local disk, which Spark does not do: Spark never runs a committed epoch again. Other storage is durable."""
     if not folder.is_dir():
         return
     for path in (*folder.rglob("*"), folder, folder.parent):
@@ -83,7 +82,7 @@ def _make_durable(folder: Path) -> None:
 
 
 def rows_in(folder: Path, format: str) -> int | None:
-    """The rows of an epoch's directory; None if they cannot be counted without reading the files whole."""
+    """The number of rows in an epoch's directory; None if counting them would require reading the files completely."""
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(("_", "."))]
     if not paths:
         return 0
@@ -97,13 +96,13 @@ class Writer:
     """A job that has written to a directory."""
 
     start: JobStart
-    """The newest one that wrote."""
+    """The newest start of the job that wrote."""
     ahead: int
-    """What its epochs are counted on from."""
+    """Added to the job's epoch to get the number of its directory."""
 
 
 def claimed(path: Path, writing: Writing, epoch: int) -> Writer:
-    """The writer that may write now, which this start must be of; older starts and older jobs are refused."""
+    """Return the current writer, which must be of this start's job; refuse older starts and older jobs."""
     writers = _writers(path)
     known = next((one for one in writers if one.start.life == writing.start.life), None)
     if known is not None and (known != writers[-1] or known.start.number > writing.start.number):
@@ -116,7 +115,7 @@ def claimed(path: Path, writing: Writing, epoch: int) -> Writer:
 
 
 def _ahead(path: Path, writers: list[Writer], epoch: int) -> int:
-    """After the directories of others; a job whose sink was moved to an empty directory goes on with its own numbers."""
+    """Return the offset that puts the new job's directories after existing ones; 0 if its sink was moved to an empty directory."""
     taken = [int(name) for one in path.glob(f"{EPOCH}*") if (name := one.name.removeprefix(EPOCH)).isdecimal()]
     return max(taken) + 1 - epoch if taken and (writers or epoch == 0) else 0
 
@@ -148,5 +147,5 @@ def files(path: str | Path, format: str = "parquet", **options: Any) -> Files:
 
 
 def read_files(spark: SparkSession, path: str | Path, format: str = "parquet") -> DataFrame:
-    """Everything that was written there so far."""
+    """Read all rows that were written to the directory."""
     return spark.read.format(format).load(str(path))

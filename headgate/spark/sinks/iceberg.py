@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COMMITS = 20
-"""How often a commit is tried while other writers are faster."""
+"""Most attempts of a commit while other writers are faster."""
 WRITER, START, EPOCH = "headgate.writer", "headgate.start", "headgate.epoch"
-"""Properties of snapshots; the first one, with the writer's name, is also one of the table."""
+"""Properties of snapshots; the first property, followed by the writer's name, is also a property of the table."""
 NEVER = -1
 """Epoch of a writer that has written none."""
 RETRIES = "commit.retry.num-retries"
@@ -41,7 +41,7 @@ RETRIES = "commit.retry.num-retries"
 
 @dataclass(frozen=True, slots=True)
 class Iceberg:
-    """Appends every row of an epoch to an Iceberg table."""
+    """A sink that appends every row of an epoch to an Iceberg table."""
 
     catalog: str
     table: str
@@ -65,7 +65,7 @@ class Iceberg:
         return f'Iceberg table "{self.table}" of catalog "{self.catalog}"'
 
     def begin(self, claim: Claim, columns: pa.Schema) -> IcebergStage | None:
-        """Creates the table if there is none, and fences older starts."""
+        """Create the table if there is none, and fence older starts."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         with self.using():
@@ -79,7 +79,7 @@ class Iceberg:
             return IcebergStage(self, claim, target, table.io, table.location(), dict(table.properties))
 
     def commit_on_top(self, claim: Claim, act: Callable[[Table], None], is_due: Callable[[Table, Claim], bool]) -> None:
-        """Have `act` commit to the table as it is now if that is due, again if another writer was faster."""
+        """Let `act` commit to the newest version of the table if a commit is due, again if another writer was faster."""
         from pyiceberg.exceptions import CommitFailedException
 
         faster: Exception | None = None
@@ -87,7 +87,7 @@ class Iceberg:
             table = self.load(claim)
             if not is_due(table, claim):
                 return
-            table.metadata.properties[RETRIES] = "0"  # of this copy: a retry of the library would not look at the epoch
+            table.metadata.properties[RETRIES] = "0"  # of this copy: the library's own retry would not check the epoch
             try:
                 act(table)
                 return
@@ -96,11 +96,11 @@ class Iceberg:
         raise EngineError(f"{self.name}: other writers were faster {COMMITS} times; the job tries again") from faster
 
     def load(self, claim: Claim) -> Table:
-        """The table as it is now."""
+        """Load the newest version of the table."""
         return self._catalog(claim).load_table(self.table)
 
     def using(self, operator: str = "") -> AbstractContextManager[None]:
-        """Errors of the library in one sentence."""
+        """Turn errors of the library in this block into one sentence."""
         from pyiceberg import exceptions
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -152,7 +152,7 @@ def iceberg(catalog: str, table: str, properties: Mapping[str, str] | None = Non
 
 
 def _announce(claim: Claim, table: Table) -> None:
-    """From here on, no older start can commit."""
+    """Commit the number of this start, after which no older start can commit."""
     _add(table, claim, [], _last_commit(table, claim)[1])
 
 

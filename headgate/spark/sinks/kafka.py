@@ -1,13 +1,13 @@
 """Kafka as a sink: each row exactly once for readers of committed rows, or at least once.
 
 Exactly once: one lane writes all rows of an epoch in one transaction, together with a note that the epoch is written. The note is a record
-in the topic `headgate-epochs`, so that rows and note are there both or not at all. Each epoch looks for notes before it writes: an epoch
-that Kafka has already, but Spark has not, is not written again, and a start that finds the note of a newer start writes no more. Taking
-over the transactional id before the look ends what another start has in flight.
+in the topic `headgate-epochs`, so that Kafka has both rows and note or neither. Each epoch reads the notes before it writes: an epoch
+that Kafka has, but Spark has not committed, is not written again, and a start that finds the note of a newer start writes no more. The
+lane first takes over the transactional id, which ends an open transaction of another start.
 
-Exactly once without transactions: a note with the ends of all partitions is written before the rows of an epoch, and one without them
-after. A start that finds the first note, but not the second, reads back what was written since, and writes the rest. The topic must have
-no other writer.
+Exactly once without transactions: a note with the ends of all partitions is written before the rows of an epoch, and a note without ends
+after the rows. A start that finds the first note, but not the second, reads back the rows written since, and writes the missing rows. The
+topic must have no other writer.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EPOCHS = "headgate-epochs"
-"""The topic with the last epoch of each sink; it has one partition and is compacted."""
+"""The compacted topic, with one partition, that holds the last epoch of each sink."""
 NOTES = Partition(EPOCHS, 0)
 CREATE_S = 5.0
-"""How long Kafka may take to create that topic; where it may not be created so, the first record creates it."""
+"""Time limit in seconds to create that topic; if the sink may not create it, the first record creates it."""
 LOOK_S = 0.05
-"""How often a lane looks whether a transaction has ended."""
+"""Interval at which a lane checks whether a transaction has ended."""
 FULL_S = 0.05
-"""How long a lane waits for room when librdkafka's queue is full."""
+"""Pause of a lane in seconds while librdkafka's queue is full."""
 LONGEST_TRANSACTION_S = 900.0
-"""Brokers refuse longer transactions, unless they are configured otherwise."""
+"""Longest transaction in seconds that brokers accept by default."""
 VALUE, KEY, HEADERS, TO = "value", "key", "headers", "topic"
 
 
 class Delivery(StrEnum):
-    """How often a row is in Kafka after a crash."""
+    """How often Kafka has a row after a crash."""
 
     EXACTLY_ONCE = "exactly-once"
     READ_BACK = "read-back"
@@ -80,12 +80,12 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriterRecord:
-    """What Kafka knows of a sink: the newest start that wrote, and its last epoch."""
+    """The note of a sink in Kafka: its newest start and its last epoch."""
 
     start: int = 0
     epoch: int = -1
     begun: dict[str, int] | None = None
-    """Where each partition ended before the rows of this epoch; None: they are all there."""
+    """End of each partition before the rows of this epoch; None if all rows of the epoch are in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class LastEpoch:
     start: JobStart
     epoch: int
     looked: int
-    """Up to which offset its lane read the notes."""
+    """Offset up to which the lane of this epoch has read the notes."""
 
 
 _written: dict[str, LastEpoch] = {}
@@ -104,7 +104,7 @@ _written: dict[str, LastEpoch] = {}
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """Writes every row to a topic."""
+    """A sink that writes every row to a Kafka topic."""
 
     topic: str
     options: Options = field(repr=False)
@@ -120,7 +120,7 @@ class KafkaTopic:
             messages.mapInArrow(partial(send, self, writing), "rows long").collect()
             return
         writer = f"{writing.start.life}/{self.name or writing.sink}"
-        last = _written.pop(writer, None)  # an epoch that fails may be there all the same
+        last = _written.pop(writer, None)  # a failed epoch may be in Kafka nevertheless
         goes_on = last is not None and last.start == writing.start and last.epoch < epoch
         turn = Turn(writer, writing, epoch, last.looked if last is not None and goes_on else 0)
         if not turn.looked:
@@ -131,7 +131,7 @@ class KafkaTopic:
         _written[writer] = LastEpoch(writing.start, epoch, max((row.looked for row in found), default=turn.looked))
 
     def _messages(self, rows: DataFrame) -> DataFrame:
-        """Columns `topic`, `key`, `value` and `headers`. Rows without a column `value` become JSON."""
+        """Select the columns `topic`, `key`, `value` and `headers`; rows without a column `value` become JSON."""
         kinds = {column.name: column.dataType for column in rows.schema.fields}
         key = self.key or (KEY if KEY in kinds else None)
         if key is not None and key not in kinds:
@@ -188,11 +188,11 @@ class Turn:
     writing: Writing
     epoch: int
     looked: int = 0
-    """Up to which offset this start read the notes before its last epoch, and found no later epoch there; 0: not at all."""
+    """Offset up to which this start read the notes before its last epoch and found no later epoch; 0 if it has not read any."""
 
 
 def send(sink: KafkaTopic, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes the rows of one lane; all of them are in Kafka when it ends."""
+    """Write the rows of one lane; all rows are in Kafka when the lane ends."""
     with asking_kafka(sink.options, writing.sink):
         sender = Sender.of(sink, writing)
         rows = sum(_produce(sender.client, batch, sender.note_error) for batch in batches)
@@ -202,7 +202,7 @@ def send(sink: KafkaTopic, writing: Writing, batches: Iterator[pa.RecordBatch]) 
 
 @dataclass(slots=True)
 class Sender:
-    """A producer without transactions, whose errors are kept until it is flushed. Owner: the lane."""
+    """A producer without transactions that keeps its errors until it is flushed. Owner: the lane."""
 
     sink: KafkaTopic
     writing: Writing
@@ -218,7 +218,7 @@ class Sender:
         self.errors.append(error)
 
     def flush(self) -> None:
-        """All rows are in Kafka, or it fails."""
+        """Wait until all rows are in Kafka; raise if Kafka does not take a row."""
         options, operator = self.sink.options, self.writing.sink
         left = self.client.flush(self.writing.patience.kafka.answer_s)
         if self.errors:
@@ -227,7 +227,7 @@ class Sender:
             raise failure(f"Kafka at {address(options)} did not take {left:,} rows: TimeoutError", operator)
 
     def write_note(self, writer: str, note: WriterRecord) -> None:
-        """It is in Kafka before anything else is written."""
+        """Write a note and wait until it is in Kafka."""
         self.client.produce(
             EPOCHS, msgspec.json.encode(note), writer.encode(), partition=0, on_delivery=self.note_error
         )
@@ -235,21 +235,21 @@ class Sender:
 
 
 def send_once(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes all rows of an epoch in one transaction, unless they are there."""
+    """Write all rows of an epoch in one transaction, unless Kafka has the epoch."""
     patience, operator = turn.writing.patience.kafka, turn.writing.sink
     with asking_kafka(sink.options, operator):
         client = producer(sink.options, patience, **_transactional(turn.writer, patience))
         try:
             client.init_transactions(
                 patience.answer_s
-            )  # what an earlier producer began is committed or aborted by then
+            )  # the transaction of an earlier producer is committed or aborted now
             found = look(sink, turn)
             rows = 0 if found.note.epoch >= turn.epoch else _transact(client, sink, turn, batches)
         except _kafka_exception() as error:
             if is_fenced(error.args[0]):
                 raise failure(sink.too_late(turn.writing), operator) from error
             raise
-    for _ in batches:  # of an epoch that is there: its rows are counted on their way
+    for _ in batches:  # Kafka has the epoch: its rows are only counted
         pass
     yield pa.RecordBatch.from_pydict({"rows": [rows], "looked": [found.end]})
 
@@ -262,7 +262,7 @@ def _transact(client: Producer, sink: KafkaTopic, turn: Turn, batches: Iterator[
         client.produce(EPOCHS, msgspec.json.encode(note), turn.writer.encode(), partition=0)
         client.commit_transaction(turn.writing.patience.kafka.answer_s)
     except BaseException:
-        with suppress(Exception):  # Kafka aborts it by itself after a while, or when the writer comes back
+        with suppress(Exception):  # Kafka aborts the transaction after a while, or when the writer returns
             client.abort_transaction(turn.writing.patience.kafka.answer_s)
         raise
     return rows
@@ -301,11 +301,11 @@ def _kafka_exception() -> Any:
 # -- without transactions
 
 ONE_ATTEMPT = {"enable.idempotence": "false", "acks": "all", "message.send.max.retries": "0"}
-"""A broker without transactions may take a row twice that is sent twice: what fails is read back instead."""
+"""Producer options for brokers without transactions: a resend could duplicate rows, so failed rows are read back instead."""
 
 
 def send_rest(sink: KafkaTopic, turn: Turn, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Writes those rows of an epoch that are not there."""
+    """Write the rows of an epoch that Kafka does not have."""
     rows = 0
     with asking_kafka(sink.options, turn.writing.sink):
         found = look(sink, turn)
@@ -337,7 +337,7 @@ def _send_rest(sink: KafkaTopic, turn: Turn, note: WriterRecord, batches: Iterat
 def _written_since(
     sink: KafkaTopic, patience: KafkaPatience, begun: Mapping[str, int]
 ) -> Counter[tuple[bytes | None, bytes | None]]:
-    """Keys and values after these offsets; a partition that is not among them is new."""
+    """Count the keys and values after these offsets; a partition without an offset is new and read from its beginning."""
     ends = highest(sink.options, patience, partitions_of(sink.options, patience, Topics((sink.topic,))))
     ranges = [OffsetRange(one, begun.get(str(one), 0), high) for one, high in ends.items()]
     client = consumer(sink.options, patience, EPOCHS, os.getpid())
@@ -347,7 +347,7 @@ def _written_since(
 
 
 def _rest(batch: pa.RecordBatch, there: Counter[tuple[bytes | None, bytes | None]]) -> pa.RecordBatch:
-    """The rows that are not there; each that is there stands for one of its kind."""
+    """Return the rows that Kafka does not have; each row in Kafka stands for one equal row."""
     if not there:
         return batch
     missing = []
@@ -362,7 +362,7 @@ def _rest(batch: pa.RecordBatch, there: Counter[tuple[bytes | None, bytes | None
 
 
 def create_notes(options: Options, patience: KafkaPatience) -> None:
-    """Make the topic of notes, if there is none: compacted, so that the last note of each writer stays."""
+    """Create the topic of notes if there is none; compaction keeps the last note of each writer."""
     from confluent_kafka.cimpl import NewTopic
 
     client = admin(options, patience, os.getpid())
@@ -370,18 +370,18 @@ def create_notes(options: Options, patience: KafkaPatience) -> None:
         return
     new = NewTopic(EPOCHS, 1, config={"cleanup.policy": "compact"})
     for future in client.create_topics([new], request_timeout=CREATE_S).values():
-        with suppress(Exception):  # another sink was faster, or the broker creates topics by itself
+        with suppress(Exception):  # another sink was faster, or the broker creates topics itself
             future.result(CREATE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a lane found in the topic of notes."""
+    """The result of reading the topic of notes."""
 
     note: WriterRecord
     """The last committed note of this epoch or of a later one."""
     end: int
-    """Up to which offset it read."""
+    """Offset up to which the lane has read."""
 
 
 def look(sink: KafkaTopic, turn: Turn) -> Look:
@@ -408,7 +408,7 @@ def look(sink: KafkaTopic, turn: Turn) -> Look:
 def notes_of(
     options: Options, patience: KafkaPatience, writer: str, between: tuple[int, int], isolation: str
 ) -> dict[int, WriterRecord]:
-    """The notes of a writer between these offsets."""
+    """Return the notes of a writer between these offsets, by offset."""
     first, end = between
     if first >= end:
         return {}
@@ -420,7 +420,7 @@ def notes_of(
 
 
 def _await_committed(sink: KafkaTopic, turn: Turn, until: int) -> None:
-    """Readers of committed rows can read up to this offset, or it fails."""
+    """Wait until readers of committed rows can read up to this offset; raise if they cannot in time."""
     options, patience = sink.options, turn.writing.patience.kafka
     until_s = time.monotonic() + patience.answer_s
     while highest(options, patience, [NOTES])[NOTES] < until:

@@ -1,4 +1,4 @@
-"""Sinks that are Spark's own, and one that throws everything away."""
+"""Sinks of Spark itself, and a sink that discards all rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def discard() -> Writer:
 
 
 def spark_kafka(**options: Any) -> Writer:
-    """Kafka through Spark's own connector; at least once, because Kafka takes an epoch that is written again for a new one.
+    """Kafka through Spark's own connector: at least once, because Kafka stores the rows of a repeated epoch again.
 
     Rows need a column `value`: `sinks.spark_kafka(**{"kafka.bootstrap.servers": "host:9092", "topic": "alerts"})`. Secrets are written
     as "env:NAME" or "file:PATH".

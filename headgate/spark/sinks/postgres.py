@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 EPOCHS = "headgate_epochs"
 """The table of the newest start and epoch of each writer."""
 TASK, POSITION = "_headgate_task", "_headgate_row"
-"""Columns of rows that lanes put aside."""
+"""Additional columns of staged rows: the task, and the position within it."""
 SCHEMES = ("postgresql://", "postgres://", ENVIRONMENT, FILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """Inserts every row of an epoch into a table of PostgreSQL, or updates the row of its key."""
+    """A sink that inserts every row of an epoch into a table of PostgreSQL, or updates the row with the same key."""
 
     url: str = field(repr=False)
     table: str = ""
@@ -59,7 +59,7 @@ class Postgres:
         write_rows(self, rows, epoch, texts)
 
     def begin(self, claim: Claim, columns: pa.Schema) -> PostgresStage | None:
-        """Creates the table if there is none, and fences older starts."""
+        """Create the table if there is none, and fence older starts."""
         url = revealed(self.url, f'the url of PostgreSQL table "{self.table}"')
         target = Target(url, self.table, self.key, claim.writing.patience.table_s)
         check_key(self.key, columns, target.name)
@@ -94,7 +94,7 @@ def postgres(url: str, table: str, key: str | Sequence[str] | None = None) -> Po
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table of a database."""
+    """The table of PostgreSQL that a sink writes."""
 
     url: str = field(repr=False)
     table: str
@@ -103,7 +103,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """As people are told."""
+        """The table as shown in messages."""
         return f'table "{self.table}" of PostgreSQL at {shown(self.url)}'
 
     @property
@@ -113,7 +113,7 @@ class Target:
         return Identifier(*self.table.split("."))
 
     def declaration(self, columns: pa.Schema) -> Composed:
-        """The statement that creates it for these columns."""
+        """Return the statement that creates the table with these columns."""
         from psycopg.sql import SQL
 
         declared = [_sql(f"{{name}} {type_of(column.type)}", name=column.name) for column in columns]
@@ -122,14 +122,14 @@ class Target:
         return _sql("CREATE TABLE IF NOT EXISTS {table} ({all})", table=self.identifier, all=SQL(", ").join(declared))
 
     def connected(self, operator: str = "") -> AbstractContextManager[Connection]:
-        """One transaction; `operator` is given by a lane."""
+        """Open a connection for one transaction; `operator` is given by a lane."""
         from headgate.spark.connections.postgres import connected
 
         return connected(self.url, self.name, self.answer_s, operator)
 
 
 def _lock(connection: Connection, what: str) -> None:
-    """Until the end of the transaction; `CREATE TABLE IF NOT EXISTS` of two at once fails otherwise."""
+    """Lock a name until the end of the transaction: two simultaneous `CREATE TABLE IF NOT EXISTS` would fail."""
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [what])
 
 
@@ -169,7 +169,7 @@ def _staging(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PostgresStage:
-    """Rows in a table beside the target, by the task that copied them."""
+    """Rows in a staging table beside the target, marked with the task that copied them."""
 
     target: Target
     claim: Claim
@@ -177,7 +177,7 @@ class PostgresStage:
     staging: str
 
     def prepare(self, connection: Connection, columns: pa.Schema) -> None:
-        """Makes sure that there is a target, and beside it a table with the same types for rows put aside."""
+        """Create the target if there is none, and a staging table with the same types beside it."""
         if _types(connection, self.target.table) is None:
             _lock(connection, f"create {self.target.table}")
             connection.execute(self.target.declaration(columns))
@@ -199,7 +199,7 @@ class PostgresStage:
         return {"staging": self.staging, "target": self.target.identifier, "columns": _list(self.columns)} | OWN
 
     def put(self, batches: Iterator[pa.RecordBatch], lane: int) -> Receipt:
-        """One transaction: a lane that fails in between leaves nothing."""
+        """Copy the rows of one lane in one transaction, so that a failed lane leaves no rows."""
         task, rows = uuid4().hex, 0
         with (
             self.target.connected(self.claim.writing.sink) as connection,
@@ -250,7 +250,7 @@ UPSERT = (
 
 
 def _types(connection: Connection, table: str) -> dict[str, str] | None:
-    """The types of its columns; None if there is no such table."""
+    """Return the type of each column; None if there is no such table."""
     found = connection.execute(TYPES, [".".join(f'"{part}"' for part in table.split("."))]).fetchall()
     return {str(name): str(type_) for name, type_ in found} or None
 
@@ -265,7 +265,7 @@ TYPES = (
 
 
 def as_csv(batch: pa.RecordBatch, task: str, first: int) -> bytes:
-    """Rows as PostgreSQL copies them: null is nothing, every other value is quoted.
+    """Return rows as CSV for PostgreSQL's COPY: null is an empty field, every other value is quoted.
 
     >>> as_csv(pa.RecordBatch.from_pydict({"id": [7, None], "name": ["", "a, b"]}), "t", 0).decode().splitlines()
     ['"7","","t","0"', ',"a, b","t","1"']

@@ -1,10 +1,11 @@
 """Redis as a sink: rows as entries of a stream, each exactly once, or as hashes of which the last value stays.
 
-The lanes put their rows of an epoch aside in Redis. The driver then has one script append them all and note the epoch, which
-happens as a whole or not at all. So it does not matter in how many lanes, or how often, an epoch was tried before. An epoch that
-Redis has already, but Spark has not, is worked off once more all the same: its rows are to be counted.
+The lanes stage their rows of an epoch in Redis. The driver then runs one script that appends all rows and notes the epoch, as a whole
+or not at all. The number of lanes and of earlier attempts of an epoch therefore makes no difference. If Redis has an epoch that Spark
+has not committed, the lanes compute the epoch again, so that its rows are counted.
 
-Redis knows writers by the life of their job, and the newest start of each: from its first epoch on, an older start can write nothing.
+Redis knows a writer by the life of its job, and remembers the newest start of the job: an older start can write nothing after the first
+epoch of a newer one.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 STAGED_S = 3600
-"""How long rows are kept aside for an epoch that is neither committed nor tried again."""
+"""Time in seconds for which staged rows are kept if their epoch is neither committed nor tried again."""
 FENCED_S = 7 * 24 * 3600
-"""How long hashes remember the newest start of a job that writes no more."""
+"""Time in seconds for which hashes remember the newest start of a job that no longer writes."""
 JSON_TYPES = (T.StructType, T.ArrayType, T.MapType, T.VariantType)
 
 FENCE = """
@@ -63,7 +64,7 @@ redis.call('UNLINK', staged)
 return 'now'
 """
 )
-"""From here on, no older start can commit."""
+"""Refuses older starts from now on."""
 
 COMMIT = (
     FENCE
@@ -117,7 +118,7 @@ redis.call('UNLINK', staged)
 return 'now'
 """
 )
-"""Looks whether all is there before it writes, as Redis takes nothing back. An entry needs a field, even if a row is all null."""
+"""Checks that all rows are staged before the first write: Redis undoes nothing. An entry needs a field, even if a row is all null."""
 
 
 # -- entries of a stream
@@ -125,7 +126,7 @@ return 'now'
 
 @dataclass(frozen=True, slots=True)
 class RedisStream:
-    """Appends every row to a stream, exactly once."""
+    """A sink that appends every row to a Redis Stream, exactly once."""
 
     stream: str
     url: str = field(default=URL, repr=False)
@@ -157,7 +158,7 @@ class RedisStream:
         return outcome
 
     def _key(self, what: str) -> str:
-        """On the same node of a Redis cluster as the stream itself."""
+        """Return the name of a key on the same node of a Redis cluster as the stream."""
         return f"headgate:{{{self.stream}}}:{what}"
 
 
@@ -172,7 +173,7 @@ def redis(stream: str, *, url: str = URL, name: str | None = None) -> RedisStrea
 
 
 def stage(url: str, staged: str, writing: Writing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Puts the rows of one lane aside, under names that no other attempt has."""
+    """Stage the rows of one lane in Redis, under names that no other attempt uses."""
     task = uuid4().hex
     for number, batch in enumerate(batches):
         block = f"{task}:{number}"
@@ -210,12 +211,12 @@ redis.call('SET', KEYS[1], start .. ':' .. epoch, 'EX', ARGV[3])
 return 'now'
 """
 )
-"""From here on, only lanes of this start and epoch can write."""
+"""Lets only lanes of this start and epoch write from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisHashes:
-    """Keeps one hash for each key; writing a row again changes nothing."""
+    """A sink that keeps one hash for each key; writing a row again changes nothing."""
 
     prefix: str
     key: str
@@ -246,7 +247,7 @@ class RedisHashes:
 
 @dataclass(frozen=True, slots=True)
 class WriterClaim:
-    """What Redis must say of the newest writer when a lane writes."""
+    """The expected newest writer in Redis while a lane writes."""
 
     writing: Writing
     key: str
@@ -276,7 +277,7 @@ def put(
 
 
 def _put_rows(sink: RedisHashes, claim: WriterClaim, rows: list[dict[str, bytes | None]]) -> bool:
-    """One transaction with a look at the claim; False if the claim changed or the connection broke, and it must be looked at again."""
+    """Write rows in one transaction with a check of the claim; False if the claim changed or the connection broke: check again."""
     from redis.exceptions import WatchError
 
     with connect(sink.url, claim.writing.patience).pipeline() as pipeline:
@@ -312,7 +313,7 @@ def _put_row(pipeline: Pipeline, sink: RedisHashes, row: dict[str, bytes | None]
 
 
 def texts(rows: DataFrame) -> DataFrame:
-    """Columns that Arrow can write as texts, what is nested as JSON; numbered, as `mapInArrow` refuses names with dots."""
+    """Select columns as texts that Arrow can write, nested values as JSON; column names are numbers, as `mapInArrow` refuses dots."""
     return rows.select(*(_text(column).alias(f"column_{number}") for number, column in enumerate(rows.schema.fields)))
 
 
@@ -324,7 +325,7 @@ def _text(column: T.StructField) -> Column:
 
 
 def raw_of(column: pa.Array) -> pa.Array:
-    """Values as the texts that a Redis source reads back, times in UTC; bytes stay as they are.
+    """Encode values as the texts that a Redis source reads back, times in UTC; bytes stay unchanged.
 
     >>> raw_of(pa.array([7, None])).to_pylist()
     [b'7', None]

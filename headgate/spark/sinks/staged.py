@@ -2,7 +2,7 @@
 
 The commit records the life of the job, the sink, the number of the start and the epoch in the table's own transaction. An epoch that
 runs again after a crash is therefore committed once, and an older start of the job commits nothing once a newer start has begun.
-An epoch that the table has already is computed once more all the same: its rows are to be counted.
+If the table has an epoch already, the lanes compute the epoch again, so that its rows are counted.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 POINTS = ("sink: begun", "sink: half", "sink: put", "sink: staged", "sink: committing", "sink: committed")
-"""Where a process can be killed, in the order of an epoch."""
+"""Points at which tests can kill a process, in the order of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Whose rows are written, and of which epoch."""
+    """The writer and the epoch of the rows."""
 
     writing: Writing
     epoch: int
 
     @property
     def writer(self) -> str:
-        """The job's life and the sink: what the table remembers a writer by."""
+        """The job's life and the sink, by which the table remembers a writer."""
         return f"{self.writing.start.life}/{self.writing.sink}"
 
     @property
@@ -46,7 +46,7 @@ class Claim:
         return self.writing.start.number
 
     def is_new(self, start: int, epoch: int, where: str) -> bool:
-        """Whether the table, which knows this start and epoch of the writer, lacks the epoch; an older start is refused."""
+        """Whether the table lacks the epoch, given the start and epoch that the table knows of this writer; refuses an older start."""
         if start > self.start:
             raise EngineError(self.writing.too_late(where))
         return epoch < self.epoch
@@ -54,23 +54,23 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a lane put aside."""
+    """The receipt for the staged rows of a lane."""
 
     name: str
     """A name that no other attempt has."""
     rows: int
     lane: int = 0
     size: int = 0
-    """Bytes, where the table wants to know."""
+    """Bytes, for tables that need the size."""
     stats: str = ""
-    """JSON, where the table wants to know."""
+    """Statistics as JSON, for tables that need them."""
 
 
 class Stage(Protocol):
-    """One attempt to write an epoch; lanes get a copy of it."""
+    """One attempt to write an epoch; each lane gets a copy."""
 
     def put(self, batches: Iterator[pa.RecordBatch], lane: int) -> Receipt:
-        """In a lane: puts rows aside and returns once they are as durable as the table. There is at least one batch."""
+        """Stage rows in a lane; return once the rows are as durable as the table. There is at least one batch."""
 
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """In the driver: makes these rows, and no others, part of the table, unless the epoch is there already."""
@@ -80,13 +80,13 @@ class Table(Protocol):
     """A table that takes whole epochs."""
 
     def begin(self, claim: Claim, columns: pa.Schema) -> Stage | None:
-        """Refuses older starts from now on; None if the table has the epoch already."""
+        """Refuse older starts from now on; return None if the table has the epoch already."""
 
 
 def write_rows(
     table: Table, rows: DataFrame, epoch: int, numbered: Callable[[DataFrame], DataFrame] | None = None
 ) -> None:
-    """Writes one epoch of a job, with its lanes; `numbered` selects the columns that lanes get, under other names."""
+    """Write one epoch of a job through its lanes; `numbered` selects the columns for the lanes, under other names."""
     claim = Claim(writing_of(rows), epoch)
     sent = (numbered or by_number)(rows)
     write_epoch(table, claim, columns_of(rows), lambda stage: _staged(sent, stage, claim.writing.sink))
@@ -95,7 +95,7 @@ def write_rows(
 def write_epoch(
     table: Table, claim: Claim, columns: pa.Schema, run: Callable[[Stage | None], Sequence[Receipt]]
 ) -> None:
-    """Writes one epoch; `run` has the lanes put their rows aside, or only computes them if there is no stage."""
+    """Write one epoch; `run` lets the lanes stage their rows, or only compute them if there is no stage."""
     stage = table.begin(claim, columns)
     reach("sink: begun")
     receipts = sorted(run(stage), key=lambda receipt: (receipt.lane, receipt.name))
@@ -106,7 +106,7 @@ def write_epoch(
 
 
 def put(stage: Stage, sink: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Receipt]:
-    """The inside of a lane: nothing for a lane without rows."""
+    """Stage the rows of one lane; yields nothing for a lane without rows."""
     some = (batch for batch in batches if batch.num_rows)
     first = next(some, None)
     if first is None:
@@ -119,7 +119,7 @@ def put(stage: Stage, sink: str, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def columns_of(rows: DataFrame) -> pa.Schema:
-    """The columns of rows as Arrow has them, each nullable."""
+    """Return the columns of rows as Arrow types, each nullable."""
     return pa.schema([column.with_nullable(True) for column in to_arrow_schema(rows.schema, timezone="UTC")])
 
 
@@ -138,7 +138,7 @@ def _staged(rows: DataFrame, stage: Stage | None, sink: str) -> list[Receipt]:
 
 
 def by_number(rows: DataFrame) -> DataFrame:
-    """Columns under numbers, as `mapInArrow` refuses names with dots."""
+    """Select columns under numbers as names, because `mapInArrow` refuses names with dots."""
     return rows.select(*(column_of(name).alias(f"column_{number}") for number, name in enumerate(rows.columns)))
 
 
@@ -158,7 +158,7 @@ def _lane() -> int:
 
 
 def fitting(columns: pa.Schema, table: pa.Schema, where: str) -> pa.Schema:
-    """The columns of the rows with the types that the table has for them."""
+    """Return the columns of the rows with the types of the table."""
     unknown = [name for name in columns.names if name not in table.names]
     if unknown:
         known = ", ".join(table.names)
@@ -170,7 +170,7 @@ def fitting(columns: pa.Schema, table: pa.Schema, where: str) -> pa.Schema:
 
 
 def cast(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """A batch of numbered columns as the table wants it."""
+    """Cast a batch of numbered columns to the types of the table."""
     pairs = zip(batch.columns, target, strict=True)
     return pa.RecordBatch.from_arrays([_column(column, wanted) for column, wanted in pairs], schema=target)
 
@@ -185,7 +185,7 @@ def _column(column: pa.Array, wanted: pa.Field) -> pa.Array:
 
 
 def check_key(key: tuple[str, ...], columns: pa.Schema, where: str) -> None:
-    """Refuses a key that is not among the columns."""
+    """Refuse a key that is not among the columns."""
     unknown = [name for name in key if name not in columns.names]
     if unknown:
         names = ", ".join(columns.names)
@@ -193,7 +193,7 @@ def check_key(key: tuple[str, ...], columns: pa.Schema, where: str) -> None:
 
 
 def key_of(key: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One column, several, or none."""
+    """Return the key as a tuple of one column, several columns or none."""
     columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     if key is not None and not (columns and all(isinstance(name, str) and name for name in columns)):
         raise GraphError(f'key is {key!r}; it must name columns, such as key="id"')

@@ -1,9 +1,9 @@
 """The writer of a sink: the life of a job, and the number of its start.
 
 A life lasts from the first start of a job until it is removed, over any number of restarts; a job of the same name that is submitted
-later has another one. A sink that notes what it has written by life neither takes the first epochs of a new job for those of an old
-one, nor writes an epoch twice. Each start of a job has a higher number than the one before: a sink refuses an older start, whose
-process or thread still runs.
+later has another life. A sink that notes written epochs by life neither takes the first epochs of a new job for epochs of an old
+job, nor writes an epoch twice. Each start of a job has a higher number than the previous start: a sink refuses an older start that
+still runs in a process or thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUERY_ID = "sql.streaming.queryId"
-"""Where Spark says which query an epoch belongs to; the same after a restart, another one for a new checkpoint."""
+"""Spark's property with the id of an epoch's query; the id stays the same after a restart, and changes with a new checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class JobStart:
 
 
 def begin_start(place: str | Path) -> JobStart:
-    """The next start of the job that keeps its files here; its number is durable before anything is written under it."""
+    """Begin the next start of the job that keeps its files here; its number is durable before the sink writes anything."""
     location = Location.of(place)
     before = _last_start(location)
     start = JobStart(before.life or uuid.uuid4().hex, before.number + 1)
@@ -61,16 +61,16 @@ def _last_start(location: Location) -> JobStart:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What a sink of Headgate's knows about who writes."""
+    """The writer of rows as sinks of Headgate see it: start, time limits and operator."""
 
     start: JobStart = JobStart()
     patience: Patience = PATIENCE
     sink: str = ""
-    """The operator."""
+    """Name of the sink's operator."""
 
     @contextmanager
     def by(self, sink: str) -> Iterator[None]:
-        """Sinks that are called in this block write on behalf of this operator."""
+        """Let sinks that are called in this block write on behalf of this operator."""
         before = _current.set(replace(self, sink=sink))
         try:
             yield

@@ -1,4 +1,4 @@
-"""Where rows come from: a load generator, Redis, files, Kafka, Delta tables. A function that returns a streaming DataFrame does too.
+"""Sources of rows: a load generator, Redis, files, Kafka and Delta tables; or any function that returns a streaming DataFrame.
 
 Each source fulfils the protocol `headgate.topology.nodes.Source`.
 """

@@ -1,4 +1,4 @@
-"""What sources that decode their rows share: the columns that their authors declare, and files in which they remember how far they read."""
+"""Parts that sources share: the columns that their authors declare, and files with the offsets of planned epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.errors import EngineError, GraphError
 
 
 def declared_columns(schema: str, own: Collection[str], source: str) -> list[T.StructField]:
-    """The columns of a schema, none of which a source of this name adds itself; needs a running Spark."""
+    """Return the columns of a schema; refuse columns that a source of this name adds itself. Needs a running Spark."""
     try:
         parsed = T.StructType.fromDDL(schema)
     except PySparkException as error:
@@ -31,7 +31,7 @@ def declared_columns(schema: str, own: Collection[str], source: str) -> list[T.S
 
 
 def remembered(path: Path, kind: Any, is_replaceable: bool) -> Any:
-    """Marks by name, as a source wrote them; none if there is no such file yet. A damaged file that the next plan replaces is empty."""
+    """Return the marks in a source's file; empty if there is no file, or if it is damaged and the next plan replaces it."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, kind])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Values of messages as columns: JSON and Avro, decoded in the lane that read them. What does not fit its column is null."""
+"""Decodes values of messages into columns, from JSON or Avro, in the lane that reads them; a value that does not fit its column is null."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headgate.spark.connections.secrets import revealed
 from headgate.spark.sources.redis import parsed
 
 WIRE = struct.Struct(">bI")
-"""What a schema registry's clients write before a value: a zero, and the number of its schema."""
+"""Prefix that clients of a schema registry write before a value: a zero byte and the number of the schema."""
 REGISTRY_S = 10.0
-"""How long the schema registry may take to answer; a schema is asked for once per process."""
+"""Time limit in seconds for an answer of the schema registry; each process asks for a schema once."""
 
 AWAY, REFUSED = (408, 429), (401, 403)
-"""Statuses of a registry that answers later, as all from 500 do, and of one that wants another login."""
+"""HTTP statuses of a registry that is temporarily unavailable, in addition to all from 500 on, and of a refused login."""
 _LOGIN = 'name user:password with registry_login="env:NAME" or "file:PATH"'
 
 
 class Format(StrEnum):
-    """How the values of messages are written."""
+    """Encoding of the values of messages."""
 
     JSON = "json"
     AVRO = "avro"
@@ -39,7 +39,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How values become columns."""
+    """Decodes values into columns."""
 
     format: Format
     avro: str = ""
@@ -47,10 +47,10 @@ class Decoding:
     registry: str = ""
     """Address of the schema registry."""
     login: str = field(default="", repr=False)
-    """Where `user:password` of the registry is: `env:NAME` or `file:PATH`."""
+    """Reference to `user:password` of the registry: `env:NAME` or `file:PATH`."""
 
     def columns(self, values: Sequence[bytes | None], fields: Sequence[pa.Field]) -> list[pa.Array]:
-        """One array for each field."""
+        """Decode values into one array for each field."""
         if self.format is Format.AVRO:
             return _columns([self._avro(value) for value in values], fields)
         return json_columns(values, pa.schema(fields))
@@ -78,7 +78,7 @@ class Decoding:
 
 
 def json_columns(values: Sequence[bytes | None], schema: pa.Schema) -> list[pa.Array]:
-    """Objects as columns. All values are parsed at once; after an error each half is parsed separately, down to the faulty value.
+    """Decode JSON objects into columns: all values are parsed together; after an error, each half is parsed again to find the faulty value.
 
     >>> [column.to_pylist() for column in json_columns([b'{"id": 7}', b"seven", None], pa.schema([("id", pa.int64())]))]
     [[7, None, None]]
@@ -110,7 +110,7 @@ def _parsed(values: Sequence[bytes | None], schema: pa.Schema) -> list[pa.Array]
 
 
 def _written(kind: pa.DataType) -> pa.DataType:
-    """How a type is written in JSON: what is no number or truth value is a string."""
+    """Return the Arrow type with which JSON is parsed: a string, unless the type is nested, a number or a truth value."""
     nested = pa.types.is_nested(kind)
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return kind if nested or plain else pa.string()
@@ -166,7 +166,7 @@ def _text(value: Any) -> bytes:
 
 @cache
 def parsed_avro(schema: str) -> Any:
-    """A schema that fastavro can use."""
+    """Parse a schema for fastavro."""
     from fastavro import parse_schema
 
     return parse_schema(json.loads(schema))
@@ -197,7 +197,7 @@ def registered(registry: str, number: int, login: str) -> str:
 
 
 def checked_avro(schema: object) -> str:
-    """The schema of Avro values, given as a mapping or as JSON; refuses what is none."""
+    """Return a schema of Avro values, given as a mapping or as JSON; refuse an invalid schema."""
     try:
         import fastavro
         from fastavro.schema import SchemaParseException

@@ -1,7 +1,7 @@
 """Delta tables as a source: rows of the table at the first start, then those that each version adds, in the order of versions.
 
-An offset is a version, a file of it and a row of the file, so that an epoch can end anywhere and be read again exactly. The log says
-how many rows a version added: the backlog is known.
+An offset is a version, a file of the version and a row of the file, so that an epoch can end anywhere and be read again exactly. The log
+says how many rows a version added, so that the backlog is known.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from headgate.spark.sources import levers
 from headgate.spark.sources.delta_log import Added, Version, batches_of, snapshot_at, version_at
 
 BEGUN = "delta-begun.json"
-"""Where the job began to read."""
+"""File with the version of the table at which the job began to read."""
 PLANNED = "delta.json"
-"""How far it was planned."""
+"""File with the position up to which epochs were planned."""
 ARRIVED = "arrived"
 EARLIEST, LATEST = STARTS = ("earliest", "latest")
 FAIL, SKIP = ON_CHANGE = ("fail", "skip")
@@ -45,18 +45,18 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DeltaPosition:
-    """Everything before this row was read."""
+    """A position in a Delta table: the job has read all rows before it."""
 
     version: int
     file: int = 0
     row: int = 0
     rows: int = 0
-    """How many rows that was since the job began."""
+    """Number of rows before this position since the job began to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The version that the table had when the job began, and whether its rows are read."""
+    """The version that the table had when the job began to read, and whether the job reads the rows of this version."""
 
     table: str
     """The id of the table: another one at the same place has another id."""
@@ -73,7 +73,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class DeltaVersions:
-    """The rows of a Delta table, and those that are appended to it."""
+    """A source with the rows of a Delta table, and the rows that are appended to it later."""
 
     uri: str
     start: str = EARLIEST
@@ -93,7 +93,7 @@ class DeltaVersions:
         return reader.options(**self.options(place)).load()
 
     def begin(self, place: Path) -> T.StructType:
-        """Remembers where the job begins to read, if this is its first start; the columns of the table."""
+        """Remember where the job begins to read, at its first start; return the columns of the table."""
         where = TableLocation.of(self.uri, self.storage, _answer_s(place))
         with where.using():
             if not where.exists():
@@ -106,7 +106,7 @@ class DeltaVersions:
             return columns_of(table)
 
     def options(self, place: Path) -> dict[str, str]:
-        """What the reader needs, with secrets as the job file names them: Spark shows options."""
+        """Return the options of the reader, with secrets as references, because Spark shows options."""
         place = place.absolute()
         storage = json.dumps(dict(self.storage))
         where = {"uri": TableLocation.of(self.uri, {}).uri, "storage": storage}
@@ -141,7 +141,7 @@ def delta(
 
 
 def columns_of(table: Any) -> T.StructType:
-    """The columns of a table, and when a row arrived."""
+    """Return the columns of a table, with the arrival time of rows."""
     columns = T.StructType.fromJson(json.loads(table.schema().to_json()))
     return columns if ARRIVED in columns.names else columns.add(ARRIVED, T.TimestampType())
 
@@ -160,7 +160,7 @@ def _check_readable(table: Any, where: TableLocation) -> None:
 
 
 def begun_in(place: Path) -> Begun | None:
-    """None before the first start."""
+    """Return where the job began to read; None before the first start."""
     try:
         return msgspec.json.decode((place / BEGUN).read_bytes(), type=Begun)
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def begun_in(place: Path) -> Begun | None:
 
 
 def planned_in(place: Path) -> DeltaPosition | None:
-    """None before the first epoch, or if the file is damaged: the next plan writes it again."""
+    """Return the position up to which epochs were planned; None if there is no file yet, or a damaged one, which the next plan rewrites."""
     try:
         return msgspec.json.decode((place / PLANNED).read_bytes(), type=DeltaPosition)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -186,7 +186,7 @@ def planned_in(place: Path) -> DeltaPosition | None:
 def ahead(
     where: TableLocation, begun: Begun, position: DeltaPosition, skips: bool = True
 ) -> Iterator[tuple[DeltaPosition, Added]]:
-    """The rows after a position, file by file, each with the position before it."""
+    """Yield the rows after a position, file by file, each file with the position before it."""
     while (version := _version(where, begun, position.version)) is not None:
         parts = () if _is_skipped(where, version, position.version, skips) else version.files
         for number in range(position.file, len(parts)):
@@ -217,7 +217,7 @@ def _is_skipped(where: TableLocation, version: Version, number: int, skips: bool
 
 
 class DeltaDataSource(DataSource):
-    """What Spark makes its readers from."""
+    """Makes the readers of this source for Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -229,7 +229,7 @@ class DeltaDataSource(DataSource):
 
 @dataclass(frozen=True)
 class LaneFiles(InputPartition):
-    """What one lane reads."""
+    """The parts of files that one lane reads."""
 
     parts: tuple[Added, ...]
 
@@ -247,7 +247,7 @@ class DeltaReader(DataSourceStreamReader):
         self.skips = options["on_change"] == SKIP
         self.schema = schema
         self.checked = False
-        """Whether the log was found to go on where the job has to."""
+        """Whether the log was found to be complete from the job's position on."""
 
     # -- in the driver
 
@@ -255,7 +255,7 @@ class DeltaReader(DataSourceStreamReader):
         return _offset(self._begun().position)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """As far as the levers allow; they and not `limit` say how much an epoch reads."""
+        """Plan an epoch within the limits of the levers; Spark's `limit` is ignored."""
         begin = _mark(start)
         with self._telling():
             self._check_log(begin)
@@ -264,7 +264,7 @@ class DeltaReader(DataSourceStreamReader):
         return start if end.rows == begin.rows else _offset(end)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Equal shares of the rows."""
+        """Divide the rows of an epoch into equal shares for the lanes."""
         rows = _mark(end).rows - _mark(start).rows
         if not rows:
             return []
@@ -278,7 +278,7 @@ class DeltaReader(DataSourceStreamReader):
         return begun
 
     def _end(self, begin: DeltaPosition) -> DeltaPosition:
-        """The position after the last row that there is room for."""
+        """Return the position after the last row within the read limit."""
         room, rows, begun = levers.read(self.place).read_limit, 0, self._begun()
         for position, added in ahead(self.where, begun, begin, self.skips):
             if room is not None and rows + added.rows > room:
@@ -295,7 +295,7 @@ class DeltaReader(DataSourceStreamReader):
                 return
 
     def _check_log(self, begin: DeltaPosition) -> None:
-        """Once for each start: a table can be replaced, and entries of its log removed, while the job does not read."""
+        """Check the log once per start: the table can be replaced, and log entries removed, while the job does not read."""
         if self.checked:
             return
         begun, table = self._begun(), self.where.table()
@@ -325,7 +325,7 @@ class DeltaReader(DataSourceStreamReader):
 
 @contextmanager
 def _named(where: TableLocation, operator: str) -> Iterator[None]:
-    """Turn every error into one sentence that begins with the operator."""
+    """Turn every error in this block into one sentence that begins with the operator."""
     try:
         with where.using(operator):
             yield
@@ -334,7 +334,7 @@ def _named(where: TableLocation, operator: str) -> Iterator[None]:
 
 
 def shares(parts: Iterator[Added], rows: int) -> Iterator[list[Added]]:
-    """Parts of files in groups of so many rows, in their order.
+    """Divide parts of files into groups of `size` rows, in order.
 
     >>> parts = [Added("a", 0, 5, 0), Added("b", 0, 2, 0)]
     >>> [[(part.path, part.first, part.last) for part in share] for share in shares(iter(parts), 3)]
@@ -356,7 +356,7 @@ def shares(parts: Iterator[Added], rows: int) -> Iterator[list[Added]]:
 
 
 def as_declared(batch: pa.RecordBatch, part: Added, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of a file with all columns of the table: a file has neither those of its partition nor those added later."""
+    """Return rows of a file with all columns of the table; the file lacks columns of its partition and columns that were added later."""
     arrived = pa.scalar(part.at_ms, pa.timestamp("ms", "UTC"))
     own = {ARRIVED: arrived, **dict(part.partition), **{name: batch.column(name) for name in batch.schema.names}}
     arrays = [_column(own.get(column.name), column.type, batch.num_rows) for column in schema]

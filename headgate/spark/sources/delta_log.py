@@ -1,4 +1,4 @@
-"""What each version of a Delta table added: its log entries, read as the Delta protocol defines them."""
+"""The rows that each version added to a Delta table: entries of the log, read as the Delta protocol defines them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from headgate.spark.connections.delta import TableLocation
 
 ENTRIES = 10_000
-"""Versions that a process remembers; they never change."""
+"""Most versions that a process caches; versions never change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +25,34 @@ class Added:
     path: str
     first: int
     last: int
-    """Exclusive."""
+    """Row after the last one of the range."""
     at_ms: int
-    """When the file was written."""
+    """Time at which the file was written, in milliseconds since the Unix epoch."""
     partition: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows in the range."""
         return self.last - self.first
 
     def cut(self, first: int, rows: int) -> Added:
-        """So many of its rows from this one on."""
+        """Return the part of the range with `rows` rows from row `first` of the range on."""
         return replace(self, first=self.first + first, last=min(self.last, self.first + first + rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one commit did."""
+    """The changes of one commit."""
 
     files: tuple[Added, ...]
     changes: bool = False
-    """Whether it removed or changed rows that were there."""
+    """Whether the version removed or changed existing rows."""
     deletes: bool = False
-    """Whether it marks rows of its files as deleted, which readers of plain files do not see."""
+    """Whether the version marks rows of its files as deleted, which readers of plain files do not see."""
 
 
 def version_at(place: TableLocation, table: str, number: int) -> Version | None:
-    """None if there is no such version, or its entry is gone from the log; `table` is the id of the table at this place."""
+    """Return a version; None if it does not exist or its log entry was removed. `table` is the id of the table at this place."""
     try:
         return _entry(place, table, number)
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def _text(value: Any) -> str | None:
 
 
 def batches_of(place: TableLocation, added: Added, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a file, in the columns that the file has; row groups outside of it are not read."""
+    """Read the rows of a part of a file, with the columns of the file; row groups outside of the part are skipped."""
     with place.files().open_input_file(added.path) as file:
         parquet = pq.ParquetFile(file)
         at = 0

@@ -1,7 +1,7 @@
-"""Kafka as a source, without a connector jar: an epoch is a range of offsets per partition, which can be read again exactly.
+"""Kafka as a source without a connector jar: an epoch is a range of offsets per partition, so that it can be read again exactly.
 
-Offsets are shared out among lanes, so that a topic with 2 partitions can feed 8 lanes. Offsets that Kafka removed before they were read
-fail the job, or are counted.
+Lanes share the offsets of a partition, so that a topic with 2 partitions can feed 8 lanes. Offsets that Kafka removed before they were
+read fail the job, or are counted as lost.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Start = str | datetime | Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopics:
-    """The rows of Kafka topics. An epoch that is read again has the same rows, or fails, as some of them are gone."""
+    """A source with the rows of Kafka topics. A repeated epoch has the same rows, or fails if some of its rows were removed."""
 
     topics: Topics
     options: Options = field(repr=False)
@@ -82,7 +82,7 @@ class KafkaTopics:
         return reader.options(**self.reader_options(place.absolute())).load()
 
     def reader_options(self, place: Path) -> dict[str, str]:
-        """What Spark gives its readers; secrets are named in it, not spelled out."""
+        """Return the options of the reader, with secrets as references, because Spark shows options."""
         return {
             "topics": msgspec.json.encode(self.topics).decode(),
             "kafka": json.dumps(self.options),
@@ -102,7 +102,7 @@ class KafkaTopics:
         return float(read - sum(sum(found) for found in uncounted(place, marks).values()))
 
     def losses(self, place: Path) -> str:
-        """What was lost so far, in a sentence; empty if nothing was."""
+        """Say which rows were lost so far; empty if no rows were lost."""
         marks = marks_in(place)
         late = uncounted(place, marks)
         found = ((one, mark.lost + late.get(one, (0, 0))[1], mark.gaps) for one, mark in sorted(marks.items()))
@@ -110,7 +110,7 @@ class KafkaTopics:
         return f"Kafka at {address(self.options)}: {'; '.join(sentences)}" if sentences else ""
 
     def begin(self, place: Path) -> None:
-        """Partitions of a new job begin where its author wants; those that are found later, with their first row."""
+        """Remember where the job begins to read: existing partitions at `start`, partitions that are found later at their first row."""
         if (place / BEGUN).exists():
             return
         patience = patience_in(place)

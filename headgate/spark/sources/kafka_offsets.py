@@ -1,4 +1,4 @@
-"""Partitions of Kafka topics: how far each was read, what is left of it, and ranges of offsets that are shared out among lanes."""
+"""Offsets of Kafka partitions: read positions, unread rows, and ranges of offsets that lanes share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Partition:
 
     @staticmethod
     def of(text: str) -> Partition:
-        """From its text: a topic has no slash in its name.
+        """Parse the text of a partition: a topic has no slash in its name.
 
         >>> Partition.of("orders/2")
         Partition(topic='orders', number=2)
@@ -41,7 +41,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
-    """How far a partition was read; the offset of an epoch has one for each partition."""
+    """Read position in a partition; the offset of an epoch has one position for each partition."""
 
     offset: int
     """The next offset to read."""
@@ -53,9 +53,9 @@ class PartitionPosition:
     lost: int = 0
     """Rows that were removed before they were read."""
     gaps: int = 0
-    """How often the topic began again with lower offsets."""
+    """Number of times that the topic began again with lower offsets."""
     begin: int | None = None
-    """Where the range that ends here begins; None: at the mark before."""
+    """First offset of the range that ends here; None if the range begins at the previous position."""
 
 
 def spark_offsets(offset: Mapping[str, Any]) -> dict[Partition, int] | None:
@@ -75,9 +75,9 @@ def spark_offsets(offset: Mapping[str, Any]) -> dict[Partition, int] | None:
 
 
 def present(mark: PartitionPosition, bounds: Bounds, seen_high: int) -> PartitionPosition:
-    """The same place, with what is missing after it counted as lost: the rest up to `bounds.high` can be read.
+    """Return the position with removed rows counted as lost, so that all rows from there up to `bounds.high` can be read.
 
-    `seen_high` is where the partition ended when it was last looked at; offsets only grow, unless the topic was created again.
+    `seen_high` is the last known end of the partition; offsets only grow, unless the topic was created again.
 
     >>> present(PartitionPosition(10), Bounds(25, 40), 30)
     PartitionPosition(offset=25, rows=0, holes=0, counted=0, lost=15, gaps=0, begin=25)
@@ -97,16 +97,16 @@ def present(mark: PartitionPosition, bounds: Bounds, seen_high: int) -> Partitio
 
 @dataclass(frozen=True, slots=True)
 class UnreadPartition:
-    """A partition that has more than was read of it."""
+    """A partition with unread rows."""
 
     partition: Partition
     begin: PartitionPosition
-    """After what was lost."""
+    """Position after lost rows."""
     end: PartitionPosition
 
     @staticmethod
     def up_to(partition: Partition, begin: PartitionPosition, high: int) -> UnreadPartition:
-        """All that there is."""
+        """Return all unread rows of a partition."""
         return UnreadPartition(partition, begin, _moved(begin, max(begin.offset, high)))
 
     @property
@@ -114,7 +114,7 @@ class UnreadPartition:
         return self.end.rows - self.begin.rows
 
     def first(self, rows: int) -> UnreadPartition:
-        """No more than so many of it."""
+        """Return at most `rows` of the unread rows."""
         return self if self.rows <= rows else replace(self, end=_moved(self.begin, self.begin.offset + rows))
 
 
@@ -123,7 +123,7 @@ def _moved(mark: PartitionPosition, offset: int) -> PartitionPosition:
 
 
 def within_limit(news: Sequence[UnreadPartition], limit: int | None) -> list[UnreadPartition]:
-    """As many rows as an epoch may read. Partitions with least go first: what they leave of their share goes to the others."""
+    """Limit the rows of an epoch. Partitions with the fewest rows go first: the rest of their shares goes to the other partitions."""
     if limit is None or sum(new.rows for new in news) <= limit:
         return list(news)
     cut, room = list[UnreadPartition](), limit
@@ -151,7 +151,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class LaneOffsets(InputPartition):
-    """What one lane reads."""
+    """The ranges of offsets that one lane reads."""
 
     ranges: tuple[OffsetRange, ...]
 
@@ -159,7 +159,7 @@ class LaneOffsets(InputPartition):
 def ranges_between(
     start: Mapping[Partition, PartitionPosition], end: Mapping[Partition, PartitionPosition]
 ) -> list[OffsetRange]:
-    """What an epoch reads of each partition."""
+    """Return the range of offsets that an epoch reads of each partition."""
     return [
         OffsetRange(partition, first, mark.offset)
         for partition, mark in sorted(end.items())
@@ -168,7 +168,7 @@ def ranges_between(
 
 
 def share_out(ranges: Sequence[OffsetRange], lanes: int) -> list[LaneOffsets]:
-    """Equal shares for so many lanes, however many partitions there are.
+    """Divide ranges into equal shares for the lanes, regardless of the number of partitions.
 
     >>> a, b = Partition("a", 0), Partition("a", 1)
     >>> lanes = share_out([OffsetRange(a, 0, 6), OffsetRange(b, 0, 2)], 2)

@@ -1,4 +1,4 @@
-"""What Spark calls to read Kafka: plans epochs in the driver, reads ranges of offsets in the lanes, and counts offsets without a row."""
+"""The reader that Spark calls for Kafka: plans epochs in the driver, reads ranges of offsets in lanes, and counts offsets without a row."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from headgate.spark.sources.kafka_reading import Reading, Topics, bounds_of, hig
 from headgate.spark.sources.redis import SKIP
 
 BEGUN = "kafka-begun.json"
-"""Where the job began with each partition."""
+"""File with the position at which the job began to read each partition."""
 PLANNED = "kafka.json"
-"""How far each partition was planned."""
+"""File with the position up to which each partition was planned."""
 MISSING = "missing"
 """A folder with a file for each range in which a lane found fewer rows than offsets."""
 ARRIVED = "arrived"
 TIMESTAMP_TYPE = "timestampType"
-"""As Spark's own Kafka source counts: 0 is the time of the producer, 1 that of the broker, -1 none."""
+"""Column of Spark's own Kafka source: 0 for the time of the producer, 1 for the time of the broker, -1 for none."""
 HEADERS = T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
 OWN = (
     T.StructField("key", T.BinaryType()),
@@ -61,7 +61,7 @@ OWN = (
     T.StructField("timestamp", T.TimestampType()),
     T.StructField(ARRIVED, T.TimestampType()),
 )
-"""Columns beside those of the value."""
+"""Columns in addition to the columns of the value."""
 VALUE = T.StructField("value", T.BinaryType())
 
 
@@ -69,7 +69,7 @@ VALUE = T.StructField("value", T.BinaryType())
 
 
 def marks_in(place: Path, file: str = PLANNED) -> dict[Partition, PartitionPosition]:
-    """Marks by partition; none if there is no such file yet."""
+    """Return positions by partition; empty if there is no such file yet."""
     found = remembered(place / file, PartitionPosition, file == PLANNED)
     return {Partition.of(name): mark for name, mark in found.items()}
 
@@ -80,7 +80,7 @@ def remember(place: Path, marks: Mapping[Partition, PartitionPosition], file: st
 
 
 def patience_in(place: Path) -> KafkaPatience:
-    """As the settings of the service say."""
+    """Return the time limits of the service's settings."""
     return levers.read(place).patience.kafka
 
 
@@ -89,7 +89,7 @@ def _named(marks: Mapping[Partition, PartitionPosition]) -> dict[str, Any]:
 
 
 def loss_text(lost: int, gaps: int) -> str:
-    """What is gone from a partition, without its name."""
+    """Say what a partition lost, without the name of the partition."""
     parts = [lost_text(lost)] if lost else []
     if gaps:
         parts.append("its topic was deleted and created again" + ("" if gaps == 1 else f", {gaps} times"))
@@ -104,7 +104,7 @@ def _missing_files(place: Path) -> Iterator[tuple[Path, OffsetRange]]:
 
 
 def uncounted(place: Path, marks: Mapping[Partition, PartitionPosition]) -> dict[Partition, tuple[int, int]]:
-    """Holes and losses that lanes found beyond what the marks count already."""
+    """Return holes and lost rows that lanes found and that the positions do not include yet."""
     found: dict[Partition, tuple[int, int]] = {}
     for path, part in _missing_files(place):
         mark = marks.get(part.partition)
@@ -122,7 +122,7 @@ def uncounted(place: Path, marks: Mapping[Partition, PartitionPosition]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class GroupCommit:
-    """A commit of offsets for a consumer group, which Kafka may not have answered yet."""
+    """A commit of offsets for a consumer group, possibly still without an answer of Kafka."""
 
     marks: dict[Partition, PartitionPosition]
     answer: Future[Any]
@@ -131,7 +131,7 @@ class GroupCommit:
     def begun(
         options: Options, patience: KafkaPatience, group: str, marks: dict[Partition, PartitionPosition]
     ) -> GroupCommit:
-        """The request is on its way."""
+        """Send a commit to Kafka without waiting for the answer."""
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
         offsets = [TopicPartition(one.topic, one.number, mark.offset) for one, mark in marks.items()]
@@ -153,7 +153,7 @@ class GroupCommit:
 
 
 class KafkaDataSource(DataSource):
-    """What Spark makes its readers from."""
+    """Makes the readers of this source for Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -180,13 +180,13 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.group = options["group"]
         self.schema = schema
         self.horizon: dict[Partition, int] = {}
-        """Where `availableNow` ends."""
+        """End of each partition for Spark's trigger `availableNow`; empty for other triggers."""
         self.seen: dict[Partition, int] = {}
-        """Where each partition ended when it was last looked at."""
+        """Last known end of each partition."""
         self.committed: dict[Partition, PartitionPosition] = {}
-        """What Kafka took last for the group."""
+        """Positions that Kafka has accepted last for the group."""
         self.group_commit: GroupCommit | None = None
-        """The last commit for the group."""
+        """The last commit for the group; None before the first one."""
         self.partitions_known: list[Partition] = []
         self.discovered_s: float | None = None
 
@@ -200,7 +200,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.horizon = highest(self.kafka, self._patience, self._discovered([]))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """As far as the levers allow; they and not `limit` say how much an epoch reads."""
+        """Plan an epoch within the limits of the levers; Spark's `limit` is ignored."""
         before = self._marks(start)
         self._commit_for_group(before)
         with asking_kafka(self.kafka, self.operator):
@@ -217,7 +217,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {str(one): {"offset": high} for one, high in self.seen.items()} or None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Equal shares, one for each lane."""
+        """Divide the offsets of an epoch into equal shares, one for each lane."""
         ends = self._marks(end)
         begins = {one: self._marks(start).get(one, PartitionPosition(ends[one].begin or 0)) for one in ends}
         ranges = ranges_between(begins, ends)
@@ -225,10 +225,10 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return share_out(ranges, levers.read(self.place).lanes)
 
     def _commit_for_group(self, done: Mapping[Partition, PartitionPosition]) -> None:
-        """Every epoch before these marks is finished. The lag of a group is for people: a failure to commit does not end the job.
+        """Commit the positions of finished epochs for the group. A failed commit does not end the job: only people use the group's lag.
 
-        Spark's own `commit` comes with the next epoch that has rows: the lag of an idle job would never be zero. Each look asks what became
-        of the commit before, and commits again what Kafka did not take.
+        Spark calls `commit` only with the next epoch that has rows, so that the lag of an idle job would never be zero. Each call checks
+        the previous commit, and commits again if Kafka did not accept it.
         """
         if not self.group:
             return
@@ -261,7 +261,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {one: PartitionPosition(at, rows=max(0, at - begins[one]), counted=at) for one, at in offsets.items()}
 
     def _discovered(self, known: Iterable[Partition]) -> list[Partition]:
-        """Partitions that there are; asked for again every so often."""
+        """Return the existing partitions and the known ones; the list of topics is refreshed every `discovery_s`."""
         now_s = time.monotonic()
         if self.discovered_s is None or now_s - self.discovered_s >= self._patience.discovery_s:
             self.partitions_known = partitions_of(self.kafka, self._patience, self.topics)
@@ -269,7 +269,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sorted({*self.partitions_known, *known})
 
     def _news(self, before: dict[Partition, PartitionPosition]) -> list[UnreadPartition]:
-        """Partitions with rows after these marks, or with some that are missing there. Adds those that are new to `before`."""
+        """Return partitions with unread or lost rows after these positions; add new partitions to `before`."""
         highs = highest(self.kafka, self._patience, self._discovered(before))
         moved = {
             one: high
@@ -301,7 +301,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets without a row
 
     def _with_missing(self, before: Mapping[Partition, PartitionPosition]) -> dict[Partition, PartitionPosition]:
-        """The marks with what lanes did not find before them; what earlier marks counted is deleted."""
+        """Add holes and losses that lanes have found to the positions; delete the files that earlier positions include."""
         found = dict(before)
         for path, part in list(_missing_files(self.place)):
             mark = before.get(part.partition)
@@ -314,7 +314,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {one: replace(mark, counted=mark.offset) for one, mark in found.items()}
 
     def _forget_missing(self, ranges: Sequence[OffsetRange]) -> None:
-        """An epoch that is read again counts again."""
+        """Delete the counts of ranges that are read again: the new read counts again."""
         whole = {one.partition: one for one in ranges}
         for path, part in list(_missing_files(self.place)):
             one = whole.get(part.partition)
@@ -347,7 +347,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _counting(before: PartitionPosition, end: PartitionPosition, counted: PartitionPosition) -> PartitionPosition:
-    """The end of an epoch, with what was not found before its begin."""
+    """Return the end of an epoch, including what was not found before its begin."""
     up_to = counted.counted if end.gaps == before.gaps else end.counted
     return replace(end, holes=counted.holes, counted=up_to, lost=end.lost + counted.lost - before.lost)
 

@@ -1,4 +1,4 @@
-"""Asks Kafka what there is, and reads ranges of offsets."""
+"""Questions to Kafka about partitions and offsets, and the reader of ranges of offsets."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
 PAGE_ROWS = 8192
-"""Messages that a lane puts into one Arrow batch."""
+"""Messages per Arrow batch of a lane."""
 PAGE_BYTES = 16_000_000
-"""Bytes of values at which a batch is put out before it has so many."""
+"""Bytes of values at which a lane puts out a batch with fewer messages."""
 WAIT_S = 0.1
-"""How long a lane waits for messages before it looks at its time-out."""
+"""Time in seconds that a lane waits for messages before it checks its time-out."""
 PARTITION_EOF, GONE = -191, (-140, 1)
-"""Codes of librdkafka: the end of a partition; an offset that is no longer there. The library is imported only where it is used."""
+"""Codes of librdkafka for the end of a partition, and for a removed offset; the library itself is imported only when it is used."""
 EARLIEST, LATEST = "earliest", "latest"
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics are read: by their names, or all whose whole name matches a pattern."""
+    """The topics to read: topics by name, or all topics with names that match a pattern as a whole."""
 
     names: tuple[str, ...]
     pattern: str = ""
     numbers: tuple[tuple[str, int], ...] = ()
-    """The partitions that are read, as topic and number; none: all of them."""
+    """The partitions to read, as topic and number; empty: all partitions."""
 
     def partitions(self, found: Mapping[str, Any]) -> list[Partition]:
-        """Partitions of those topics that exist."""
+        """Return the existing partitions of these topics."""
         chosen = [topic for name, topic in sorted(found.items()) if self._has(name)]
         every = [Partition(topic.topic, number) for topic in chosen for number in sorted(topic.partitions)]
         return [one for one in every if not self.numbers or (one.topic, one.number) in self.numbers]
@@ -64,14 +64,14 @@ class Topics:
 
 
 def partitions_of(options: Options, patience: KafkaPatience, topics: Topics) -> list[Partition]:
-    """Partitions that there are now."""
+    """Return the partitions that exist now."""
     client = _client(options, patience)
     with heard(client):
         return topics.partitions(client.list_topics(timeout=patience.answer_s).topics)
 
 
 def lowest(options: Options, patience: KafkaPatience, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """The first offset that is still there."""
+    """Return the first existing offset of each partition."""
     return _listed(options, patience, dict.fromkeys(partitions, EARLIEST))
 
 
@@ -85,7 +85,7 @@ def highest(
 def since(
     options: Options, patience: KafkaPatience, partitions: Sequence[Partition], at: datetime
 ) -> dict[Partition, int]:
-    """The first row of each partition at this time or later; its end, if there is none."""
+    """Return the offset of the first row at this time or later for each partition; the end of the partition if there is no such row."""
     found = _listed(options, patience, {partition: round(at.timestamp() * 1000) for partition in partitions})
     ends = highest(options, patience, [partition for partition, offset in found.items() if offset < 0])
     return found | ends
@@ -94,7 +94,7 @@ def since(
 def _listed(
     options: Options, patience: KafkaPatience, wanted: Mapping[Partition, str | int], isolation: str | None = None
 ) -> dict[Partition, int]:
-    """One request to each broker, for all of its partitions."""
+    """Ask each broker once, for all of its partitions."""
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -121,23 +121,23 @@ def _client(options: Options, patience: KafkaPatience) -> Any:
 
 @dataclass(slots=True)
 class Reading:
-    """Reads the ranges of one lane, page by page, and counts what was there. Owner: the lane."""
+    """Reads the ranges of one lane page by page, and counts rows and lost offsets. Owner: the lane."""
 
     consumer: Consumer
     options: Options
     patience: KafkaPatience
     operator: str
     on_lost: Callable[[Partition, str], None]
-    """Told when offsets are gone; raises, unless they are to be left out."""
+    """Called when offsets were removed; raises, unless the job skips lost rows."""
     rows: dict[Partition, int] = field(default_factory=dict)
-    """Rows that were read."""
+    """Number of rows read, by partition."""
     lost: dict[Partition, int] = field(default_factory=dict)
-    """Offsets that were gone."""
+    """Number of offsets that were removed, by partition."""
     _open: dict[tuple[str, int], OffsetRange] = field(default_factory=dict)
     _next: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def pages(self, ranges: Sequence[OffsetRange]) -> Iterator[list[Message]]:
-        """All rows of these ranges; those of a partition in their order."""
+        """Yield all rows of these ranges; the rows of a partition are in order."""
         self._open = {(one.partition.topic, one.partition.number): one for one in ranges}
         self._next = {key: one.first for key, one in self._open.items()}
         page, size = list[Any](), 0
@@ -191,7 +191,7 @@ class Reading:
         return True
 
     def _refuse(self, error: Any) -> None:
-        """An error of the client as a whole; one that can pass ends in the time-out."""
+        """Raise an error of the whole client, unless it can pass: such an error ends in the time-out."""
         if error is not None and error.code() != PARTITION_EOF and not is_passing(error):
             raise kafka_failure(error, self.options, self.operator)
 
@@ -205,7 +205,7 @@ class Reading:
             self.consumer.incremental_unassign([TopicPartition(*key) for key in done])
 
     def _note(self, key: tuple[str, int], message: Any) -> None:
-        """The end of a partition, or that the next offset of it is gone."""
+        """Note the end of a partition, or skip offsets that were removed."""
         error = message.error()
         if error.code() == PARTITION_EOF:
             self._next[key] = max(self._next[key], message.offset())
@@ -232,7 +232,7 @@ class Reading:
 
 @cache
 def _introduce(consumer: Consumer, topic: str, answer_s: float) -> None:
-    """A consumer that is assigned a topic which it does not know yet looks for it within a second; asked, at once."""
+    """Ask for the assigned topics: a consumer would otherwise find an unknown topic only after up to a second."""
     consumer.list_topics(topic, timeout=answer_s)
 
 
@@ -241,7 +241,7 @@ def _loss_sentence(lost: int, began_again: bool) -> str:
 
 
 def lost_text(lost: int) -> str:
-    """How many rows retention took.
+    """Say how many rows retention has removed.
 
     >>> lost_text(1)
     '1 row was removed unread'
@@ -250,6 +250,6 @@ def lost_text(lost: int) -> str:
 
 
 def bounds_of(options: Options, patience: KafkaPatience, highs: Mapping[Partition, int]) -> dict[Partition, Bounds]:
-    """With the first offset of each partition besides its last one."""
+    """Return the bounds of partitions: ask Kafka for the first offset of each partition in addition to `highs`."""
     lows = lowest(options, patience, highs)
     return {partition: Bounds(lows[partition], high) for partition, high in highs.items()}

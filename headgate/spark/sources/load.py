@@ -1,7 +1,7 @@
-"""A load generator: rows that arrive by a pattern, read or not.
+"""A load generator: rows that arrive by a pattern, whether or not a job reads them.
 
-What has arrived by a moment depends on nothing but the pattern and when the job first started, so an epoch that is read again
-after a crash has the same rows, and rows that wait are a real backlog.
+The rows that have arrived by a moment depend only on the pattern and the first start of the job. An epoch that is read again after a
+crash therefore has the same rows, and waiting rows are a real backlog.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 STEP_S = 0.1
-"""The rate holds for this long."""
+"""Length in seconds of a step with a constant rate."""
 BATCH_ROWS = 65536
 """Rows per Arrow batch."""
 BEGAN = "began"
@@ -43,7 +43,7 @@ FORMAT = "headgate-load"
 
 
 class Arrivals:
-    """How many rows a load has sent by a moment, and when each of them came.
+    """The number of rows that a load has sent by a moment, and the time of each row.
 
     >>> arrivals = Arrivals(Steady(100))
     >>> arrivals.by(2.0)
@@ -62,7 +62,7 @@ class Arrivals:
         return math.floor(np.interp(max(0.0, at_s), np.arange(len(self._sums)) * STEP_S, self._sums) + 1e-6)
 
     def wait_s(self, rows: int, at_s: float, most_s: float) -> float:
-        """How long after a moment there are more than so many rows, `most_s` at most.
+        """Return the time in seconds until more than `rows` rows have arrived, at most `most_s`.
 
         >>> round(Arrivals(Steady(10)).wait_s(20, 2.03, 5), 3)
         0.07
@@ -128,7 +128,7 @@ def load(pattern: Load | float) -> Generator:
 
 
 def began_s(place: Path) -> float:
-    """When the first row could have arrived: decided once per job, kept for good."""
+    """Return when the first row could have arrived: decided once per job, and kept for its life."""
     path = place / BEGAN
     if not path.exists():
         files.replace(path, repr(time.time()).encode())
@@ -141,7 +141,7 @@ def began_s(place: Path) -> float:
 
 
 class LoadSource(DataSource):
-    """The load generator as Spark sees it."""
+    """The load generator for Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -176,7 +176,7 @@ class LoadReader(DataSourceStreamReader):
         return {"rows": max(start["rows"], arrived if most is None else min(arrived, start["rows"] + most))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Equal parts, as many as there are lanes; each knows when its rows arrived."""
+        """Divide the rows into equal parts for the lanes; each part has the arrival times of its rows."""
         first, last = start["rows"], end["rows"]
         self._arrivals.by(time.time() - self._began_s)
         lanes = min(levers.read(self._place).lanes, max(1, last - first))
@@ -184,7 +184,7 @@ class LoadReader(DataSourceStreamReader):
         return [InputPartition((low, high, self._stamps(low, high))) for low, high in pairwise(bounds)]
 
     def _stamps(self, first: int, last: int) -> tuple[list[int], list[int]]:
-        """A few rows and their arrivals in microseconds; between them rows come evenly."""
+        """Return some rows and their arrival times in microseconds; rows between two of these arrive evenly."""
         if last <= first:
             return [], []
         times_s = self._arrivals.times_s(first, last)
@@ -200,9 +200,9 @@ class LoadReader(DataSourceStreamReader):
             yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(arrived, ARROW_TIME)], ["row", "arrived"])
 
     def commit(self, end: dict[str, int]) -> None:
-        """Rows are made, not kept."""
+        """Do nothing: the rows are generated and not stored."""
 
 
 STAMPS = 200
-"""Rows per partition whose arrival is reckoned exactly."""
+"""Rows per partition with an exact arrival time."""
 ARROW_TIME = pa.timestamp("us", tz="UTC")

@@ -1,4 +1,4 @@
-"""Sources that are Spark's own: files in a directory, and Spark's own Kafka connector. Options go through, but for secrets of Kafka."""
+"""Sources of Spark itself: files in a directory, and Spark's own Kafka connector. Options stay unchanged, except for Kafka secrets."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """One of Spark's streaming sources with its options."""
+    """A streaming source of Spark with its options."""
 
     format: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     schema: str | None = None
     arrival: str | None = None
-    """The column that says when a row arrived."""
+    """Name of the column with the arrival time of a row; None if there is none."""
     stamp: str | None = None
-    """An expression that makes this column."""
+    """SQL expression that computes this column; None if the source has the column."""
     names_secrets: bool = False
-    """Whether options may be `env:NAME` or `file:PATH`."""
+    """Whether options may refer to secrets by `env:NAME` or `file:PATH`."""
     elastic: bool = False
 
     def stream(self, spark: SparkSession, place: Path) -> DataFrame:

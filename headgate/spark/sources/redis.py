@@ -1,7 +1,7 @@
 """Redis Streams as a source: an entry is a row, and an epoch is a range of entry ids, which can be read again exactly.
 
-The ids are handed out by Redis in rising order, so that nothing can appear later within a range that has been read. An offset also
-counts the entries that were added up to it: if fewer are there than were added since, some were lost, and the job fails or says so.
+Redis assigns ids in rising order, so that no entry can appear later within a range that has been read. An offset also counts the
+entries that were added up to it: if a stream has fewer entries than were added since, some were lost, and the job fails or reports them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from headgate.spark.sources.redis_entries import (
 )
 
 BEGUN = "redis-begun.json"
-"""Where the job began with each stream."""
+"""File with the position at which the job began to read each stream."""
 PLANNED = "redis.json"
-"""How far each stream was planned, and what was lost of it."""
+"""File with the position up to which each stream was planned, and its losses."""
 LATE = "lost"
 """A folder with a file for each range in which a lane found fewer entries than were planned."""
 FAIL, SKIP = ON_LOSS = ("fail", "skip")
 ARRIVED, ENTRY, STREAM = OWN = ("arrived", "entry", "stream")
-"""Columns beside those of the schema."""
+"""Columns in addition to the columns of the schema."""
 
 TYPES = (
     T.StringType,
@@ -72,9 +72,9 @@ TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class RedisStreams:
-    """The entries of one or several Redis Streams, from their first one on.
+    """A source with the entries of one or several Redis Streams, from their first existing entry on.
 
-    An epoch that is read again has the same rows, or fails, as entries of it are gone.
+    A repeated epoch has the same rows, or fails if some of its entries were removed.
     """
 
     streams: tuple[str, ...]
@@ -113,7 +113,7 @@ class RedisStreams:
         return float(sum(counted) - sum(late_losses(place).values()))
 
     def losses(self, place: Path) -> str:
-        """What was lost so far, in a sentence; empty if nothing was."""
+        """Say which entries were lost so far; empty if no entries were lost."""
         late = late_losses(place)
         found = {
             stream: _loss_sentence(mark.lost + late.get(_folder(stream), 0), mark.gaps)
@@ -123,7 +123,7 @@ class RedisStreams:
         return f"Redis at {shown(self.url)}: {'; '.join(sentences)}" if sentences else ""
 
     def _remember_beginning(self, place: Path) -> None:
-        """Streams that the job has not read yet begin with what is there now."""
+        """Remember the first position in streams that the job has not read yet: before the entries that exist now."""
         begun = marks_in(place, BEGUN)
         states = look(connect(self.url, patience_in(place)), self.streams)
         new = {stream: first_mark(state) for stream, state in states.items() if stream not in begun}
@@ -162,7 +162,7 @@ def _check_column(column: T.StructField) -> None:
 
 
 def marks_in(place: Path, file: str = PLANNED) -> dict[str, StreamPosition]:
-    """Marks by stream; none if there is no such file yet."""
+    """Return positions by stream; empty if there is no such file yet."""
     found: dict[str, StreamPosition] = remembered(place / file, StreamPosition, file == PLANNED)
     return found
 
@@ -173,13 +173,13 @@ def remember(place: Path, marks: Mapping[str, StreamPosition], file: str = PLANN
 
 
 def remember_late_loss(place: Path, part: EntryRange, lost: int, noticed_by: str) -> None:
-    """The same range again replaces what was said of it."""
+    """Store the loss in a range; the same range again replaces the file."""
     path = place / LATE / _folder(part.stream) / f"{part.after}@{part.last}@{noticed_by}"
     files.replace(path, str(lost).encode(), durable=False)
 
 
 def patience_in(place: Path) -> Patience:
-    """As the settings of the service say."""
+    """Return the time limits of the service's settings."""
     return levers.read(place).patience
 
 
@@ -195,7 +195,7 @@ def late_losses(place: Path) -> dict[str, int]:
 
 
 def _folder(stream: str) -> str:
-    """A name of any stream that is a name of a folder too."""
+    """Return a folder name for any name of a stream."""
     return sha256(stream.encode()).hexdigest()[:16]
 
 
@@ -216,7 +216,7 @@ def _loss_sentence(lost: int, gaps: int) -> str:
 
 
 class RedisDataSource(DataSource):
-    """What Spark makes its readers from."""
+    """Makes the readers of this source for Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -228,7 +228,7 @@ class RedisDataSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class UnreadStream:
-    """A stream that has more than was read of it."""
+    """A stream with unread entries."""
 
     stream: str
     begin: StreamPosition
@@ -236,16 +236,16 @@ class UnreadStream:
 
     @property
     def rows(self) -> int:
-        """How many entries."""
+        """Number of unread entries."""
         return self.end.rows - self.begin.rows
 
     def range(self) -> EntryRange:
-        """Where they are."""
+        """Return the range of the unread entries."""
         after = self.end.after if self.end.after is not None else self.begin.id
         return EntryRange(self.stream, after, self.end.id, self.rows)
 
     def cut(self, rows: int, last: str) -> UnreadStream:
-        """The first ones only."""
+        """Return the first `rows` entries, which end with the id `last`."""
         begin = self.begin
         return replace(self, end=replace(self.end, id=last, added=begin.added + rows, rows=begin.rows + rows))
 
@@ -265,11 +265,11 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.skips = options["on_loss"] == SKIP
         self.schema = schema
         self.horizon: dict[str, StreamState] = {}
-        """Where `availableNow` ends."""
+        """State of each stream for Spark's trigger `availableNow`; empty for other triggers."""
         self.asked = False
         """Whether Spark has asked for an offset."""
         self.seen: dict[str, StreamState] = {}
-        """Each stream as it was when it was last looked at."""
+        """Last known state of each stream."""
 
     # -- in the driver
 
@@ -281,7 +281,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.horizon = look(self._client(), self.streams)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """As far as the levers allow; they and not `limit` say how much an epoch reads."""
+        """Plan an epoch within the limits of the levers; Spark's `limit` is ignored."""
         before = {stream: self._mark(start, stream) for stream in self.streams}
         with asking(self.url, self.operator):
             news = self._news(before) or (self._news(before) if self._await_entry(before) else [])
@@ -293,7 +293,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """One range for each stream with new entries; more, where there are more lanes than that."""
+        """Return one range for each stream with new entries; split the ranges if there are more lanes."""
         news = [UnreadStream(stream, self._mark(start, stream), self._mark(end, stream)) for stream in end]
         parts = [new.range() for new in news if new.rows > 0]
         self._forget_late_losses(parts)
@@ -312,7 +312,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return connect(self.url, patience_in(self.place))
 
     def _mark(self, offset: Offset, stream: str) -> StreamPosition:
-        """A stream that was added to the job since begins where it was when the job was started with it."""
+        """Return the position in a stream; a stream that was added to the job begins where it was at the job's first start with it."""
         if stream in offset:
             try:
                 return msgspec.convert(offset[stream], StreamPosition)
@@ -325,14 +325,14 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {stream: msgspec.to_builtins(mark) for stream, mark in marks.items()}
 
     def _news(self, before: Mapping[str, StreamPosition]) -> list[UnreadStream]:
-        """Streams with entries after these marks, or with some that are missing there."""
+        """Return streams with unread or lost entries after these positions."""
         states = look(self._client(), self.streams)
         found = [self._new(stream, mark, states[stream]) for stream, mark in before.items()]
         self.seen = states
         return [new for new in found if new.end != before[new.stream]]
 
     def _await_entry(self, marks: Mapping[str, StreamPosition]) -> bool:
-        """Wait for an entry after these marks, but not at the first question, which a start waits for; whether there is one."""
+        """Return whether there is an entry after these positions; wait for one, except at the first question, for which a start waits."""
         now = levers.read(self.place)
         block_ms = round(1000 * min(now.wait_s, now.patience.answer_s / 2))
         if not self.asked or not block_ms:
@@ -359,7 +359,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _within_limit(self, news: list[UnreadStream]) -> list[UnreadStream]:
-        """Those with least to read go first, so that what they leave of their share goes to the others."""
+        """Limit the rows of an epoch. Streams with the fewest entries go first: the rest of their shares goes to the other streams."""
         room = levers.read(self.place).read_limit
         if room is None or sum(new.rows for new in news) <= room:
             return news
@@ -376,7 +376,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return new.cut(found.rows, found.last if found.rows == rows else new.end.id)
 
     def _check_read(self, part: EntryRange, rows: int, noticed_by: str) -> None:
-        """Entries of a range may be gone since it was planned."""
+        """Check that a lane found all entries of a range: some may have been removed since the range was planned."""
         lost = 0 if part.rows is None else part.rows - rows
         if lost and not self.skips:
             raise self._loss(part.stream, _loss_sentence(lost, 0) if lost > 0 else _loss_sentence(0, 1))
@@ -384,7 +384,7 @@ class RedisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             remember_late_loss(self.place, part, lost, noticed_by)
 
     def _forget_late_losses(self, parts: Sequence[EntryRange]) -> None:
-        """An epoch that is read again counts again."""
+        """Delete the counts of ranges that are read again: the new read counts again."""
         for part in parts:
             for path in (self.place / LATE / _folder(part.stream)).glob("*"):
                 after, last, _ = path.name.split("@")
@@ -419,7 +419,7 @@ def _column(entries: Entries, column: pa.Field) -> pa.Array:
 
 
 def parsed(raw: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts as values of a type, null where they are none; times that name no zone are taken as UTC.
+    """Parse texts as values of a type, null where a text is not a value; times without a zone are taken as UTC.
 
     >>> parsed(pa.array([b"7", b"seven", None]), pa.int64()).to_pylist()
     [7, None, None]

@@ -1,4 +1,4 @@
-"""Entries of Redis Streams: how far they were read, what is there now, what is missing in between, and ranges of them."""
+"""Entries of Redis Streams: read positions, the state of streams, lost entries, and ranges of entries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from redis import Redis
 
 FIRST = "0-0"
-"""Before every entry."""
+"""Id before every entry."""
 PAGE_ROWS = 2000
 """Entries that a lane fetches at once, and puts into one Arrow batch."""
 WALK_ROWS = 5000
-"""Entries that Redis walks over before it serves others again; about 15 ms."""
+"""Entries that one script counts before Redis serves other clients; about 15 ms."""
 FINENESS = 64
-"""Lanes of a stream differ by about one row in so many."""
+"""Precision of a division into lanes: lanes of a stream differ by about one row in 64."""
 
 WALK = """
 local entries = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
@@ -36,7 +36,7 @@ Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 def order(entry: str) -> tuple[int, int]:
-    """Entry ids compare by their numbers.
+    """Return the sort key of an entry id, whose two numbers are compared.
 
     >>> order("9-10") < order("10-2") < order("10-11")
     True
@@ -50,21 +50,21 @@ def order(entry: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A stream as it is now."""
+    """The current state of a stream."""
 
     last: str = FIRST
-    """The highest id that it ever gave."""
+    """The highest id of an entry so far."""
     length: int = 0
     added: int = 0
-    """Entries ever added to it, including those that were removed again."""
+    """Number of entries ever added to the stream, including removed entries."""
     first: str | None = None
-    """The oldest entry that is still there; None if there is none."""
+    """Id of the oldest existing entry; None if there is none."""
     deleted: str = FIRST
     """The highest id that was deleted individually, not by trimming."""
 
 
 def look(client: Redis, streams: Sequence[str]) -> dict[str, StreamState]:
-    """All streams in one round trip; one that does not exist is empty."""
+    """Return the state of all streams in one round trip; a stream that does not exist is empty."""
     pipeline = client.pipeline(transaction=False)
     for stream in streams:
         pipeline.xinfo_stream(stream)
@@ -93,7 +93,7 @@ def _state(reply: Any) -> StreamState:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """How far a stream was read; the offset of an epoch has one for each stream."""
+    """Read position in a stream; the offset of an epoch has one position for each stream."""
 
     id: str = FIRST
     added: int = 0
@@ -103,20 +103,20 @@ class StreamPosition:
     lost: int = 0
     """Entries that were removed before they were read."""
     gaps: int = 0
-    """How often the stream began again with other ids or counts."""
+    """Number of times that the stream began again with other ids or counts."""
     after: str | None = None
-    """Where the range that ends here begins; None: at the mark before."""
+    """Id after which the range that ends here begins; None if the range begins at the previous position."""
 
 
 def first_mark(state: StreamState) -> StreamPosition:
-    """Where a job begins that has read nothing: what was removed before is not missing."""
+    """Return the first position of a job: entries that were removed before do not count as lost."""
     return StreamPosition(added=state.added - state.length)
 
 
 def present(client: Redis, stream: str, mark: StreamPosition, state: StreamState, seen: StreamState) -> StreamPosition:
-    """The same place, with what is missing after it counted as lost: the rest up to `state` can be read without a gap.
+    """Return the position with removed entries counted as lost, so that all entries from there up to `state` can be read.
 
-    `seen` is the stream as it was when it was last looked at.
+    `seen` is the last known state of the stream.
     """
     if _began_again(mark, state) or state.added < seen.added or order(state.last) < order(seen.last):
         removed = state.added - state.length
@@ -126,7 +126,7 @@ def present(client: Redis, stream: str, mark: StreamPosition, state: StreamState
 
 
 def _began_again(mark: StreamPosition, state: StreamState) -> bool:
-    """Ids and counts of a stream only grow; a stream that was deleted and made again has fewer added than it should, or more left."""
+    """Whether a stream was deleted and made again: its ids or counts are lower than before, or it has more entries than were added."""
     if order(state.last) < order(mark.id) or state.added < mark.added:
         return True
     all_after = state.first is not None and order(state.first) > order(mark.id)
@@ -134,7 +134,7 @@ def _began_again(mark: StreamPosition, state: StreamState) -> bool:
 
 
 def _readable(client: Redis, stream: str, mark: StreamPosition, state: StreamState) -> int:
-    """Entries after the mark that are still there; counted one by one only if some were deleted among them."""
+    """Count the existing entries after the position; one by one only if some of them were deleted individually."""
     if state.first is None or order(state.first) > order(mark.id):
         return state.length
     if order(state.deleted) > order(mark.id):
@@ -147,18 +147,18 @@ def _readable(client: Redis, stream: str, mark: StreamPosition, state: StreamSta
 
 @dataclass(frozen=True)
 class EntryRange(InputPartition):
-    """Entries of one stream: those after one id, up to and with another."""
+    """A range of entries in one stream: after one id, up to and including another."""
 
     stream: str
     after: str
     last: str
     rows: int | None = None
-    """How many there were when the epoch was planned; None if not known."""
+    """Number of entries when the epoch was planned; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How many entries a range has, and where some of them are."""
+    """The number of entries in a range, and the positions of some of them."""
 
     rows: int
     last: str
@@ -166,7 +166,7 @@ class Survey:
     marks: list[str]
 
     def split(self, part: EntryRange, lanes: int) -> list[EntryRange]:
-        """Ranges with about the same number of entries, which together are the whole, each entry in one of them."""
+        """Divide a range into ranges with about the same number of entries; each entry is in exactly one of them."""
         ranks = (bisect_left(self.ranks, self.rows * lane / lanes) for lane in range(1, lanes))
         inner = {
             self.marks[rank]: self.ranks[rank]
@@ -178,7 +178,7 @@ class Survey:
 
 
 def survey(client: Redis, part: EntryRange, limit: int | None = None) -> Survey:
-    """Walks over a range, or over its first entries, in steps that grow, so that its marks stay few."""
+    """Count the entries of a range, or of its beginning, in growing steps, so that few marks suffice."""
     walk = client.register_script(WALK)
     rows, last, ranks, marks = 0, part.after, list[int](), list[str]()
     while limit is None or rows < limit:
@@ -194,7 +194,7 @@ def survey(client: Redis, part: EntryRange, limit: int | None = None) -> Survey:
 
 
 def share_out(rows: Sequence[int], lanes: int) -> list[int]:
-    """At least one lane each; the others go where a lane has most to read.
+    """Divide lanes among streams: at least one each, and further lanes to the stream with the most entries per lane.
 
     >>> share_out([600, 200, 0], 5)
     [3, 1, 1]
@@ -207,7 +207,7 @@ def share_out(rows: Sequence[int], lanes: int) -> list[int]:
 
 
 def pages(client: Redis, part: EntryRange) -> Iterator[Entries]:
-    """The entries of a range, some at a time."""
+    """Yield the entries of a range page by page."""
     after = part.after
     while entries := cast(Entries, client.xrange(part.stream, f"({after}", part.last, PAGE_ROWS)):
         yield entries

@@ -1,7 +1,7 @@
 """A source without rows: Spark runs no epoch while nothing arrives, unless this source has moved on.
 
-The job writes down when it wants the next epoch, and the source's offset moves when that time has come. It is read together with
-every source of a job that has timers.
+The job writes the time of the next epoch to a file, and the source's offset moves at that time. A job with timers reads this source
+together with each of its other sources.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ FORMAT = "headgate-ticks"
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """An epoch that is wanted; each has a higher number than the one before."""
+    """A request for an epoch; each request has a higher number than the previous one."""
 
     number: int
     at_s: float
-    """By `time.monotonic()`, which all processes of a machine share until it is started again."""
+    """Due time by `time.monotonic()`, which all processes of a machine share until its restart."""
     wait_s: float
-    """How far ahead that was: a time further ahead is of before the machine's start."""
+    """Seconds from the request to the due time; a longer remaining wait shows that the machine was restarted since."""
 
     def is_due(self, now_s: float) -> bool:
         return now_s >= self.at_s or self.at_s - now_s > self.wait_s
 
 
 def ask(place: Path, number: int, wait_s: float) -> None:
-    """Have an epoch run after so long, if none runs before; it must then be asked for again."""
+    """Request an epoch after `wait_s`, unless another epoch runs before; each epoch needs a new request."""
     tick = Tick(number, time.monotonic() + wait_s, wait_s)
     files.replace(place / FILE, msgspec.json.encode(tick), durable=False)
 
 
 def asked(place: Path) -> Tick | None:
-    """What was asked for last; None if the file is missing or damaged, as after a power cut."""
+    """Return the last request; None if the file is missing or damaged, as after a power cut."""
     try:
         return msgspec.json.decode((place / FILE).read_bytes(), type=Tick)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -55,7 +55,7 @@ def asked(place: Path) -> Tick | None:
 
 
 def with_ticks(spark: SparkSession, stream: DataFrame, place: Path) -> DataFrame:
-    """The same stream, which also has an epoch when one is asked for."""
+    """Return a stream with the same rows, which also has an epoch when one is requested."""
     from pyspark.sql import functions as F
 
     place.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def with_ticks(spark: SparkSession, stream: DataFrame, place: Path) -> DataFrame
 
 
 class TickSource(DataSource):
-    """Ticks as Spark sees them."""
+    """The source of ticks for Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -80,7 +80,7 @@ class TickSource(DataSource):
 
 
 class TickReader(DataSourceStreamReader):
-    """An offset is the number of the last tick that was due."""
+    """Reads ticks; an offset is the number of the last tick that was due."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._place = Path(options["place"])
@@ -94,7 +94,7 @@ class TickReader(DataSourceStreamReader):
         return {"tick": max(start["tick"], tick.number) if tick is not None and due else start["tick"]}
 
     def _lost(self, before: int) -> Tick | None:
-        """A tick that cannot be read any more counts as due, once: its epoch asks for the next one."""
+        """Make a tick due once if its file cannot be read any more: the epoch of the tick requests the next one."""
         if before or (self._place / FILE).exists():
             ask(self._place, before + 1, 0.0)
         return asked(self._place)
@@ -106,4 +106,4 @@ class TickReader(DataSourceStreamReader):
         return iter(())
 
     def commit(self, end: dict[str, int]) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: ticks need no clean-up."""

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from headgate.config import SparkSettings
 from headgate.spark import session
-from headgate.spark.columns import column_of
+from headgate.spark.quoting import column_of
 
 
 @pytest.mark.parametrize(("megabytes", "told"), [(0, 2**31 - 1), (64, 64 * 2**20), (2047, 2047 * 2**20)])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from headgate.spark import jvm
-from headgate.spark.columns import column_of
 from headgate.spark.epochs.labels import labels
+from headgate.spark.quoting import column_of
 from headgate.state.placement.routing import in_turn, lane_hosts
 
 if TYPE_CHECKING:

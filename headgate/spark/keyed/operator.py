@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.config import StateSettings
 from headgate.errors import EngineError, StateError
-from headgate.spark.columns import column_of
 from headgate.spark.jobs.context import JobContext
 from headgate.spark.keyed.columns import operator_for
 from headgate.spark.keyed.event_time import EventTime
@@ -34,6 +33,7 @@ from headgate.spark.keyed.lanes import (
 )
 from headgate.spark.keyed.routing import RoutingTable, marks_of
 from headgate.spark.measuring.counters import Slices
+from headgate.spark.quoting import column_of
 from headgate.spark.session import PARTITIONS
 from headgate.state.aggregate import Aggregate, identity
 from headgate.state.checkpoint import NO_CLOCK, Checkpoint, DeltaFile, EpochWatermark, Life

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headgate.spark.columns import column_of
 from headgate.spark.epochs.labels import labels
 from headgate.spark.epochs.places import Places
 from headgate.spark.keyed.lanes import LABEL
+from headgate.spark.quoting import column_of
 from headgate.state.aggregate import SLICE
 from headgate.state.placement.routing import Routing
 

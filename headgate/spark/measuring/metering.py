@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 
 from headgate.core.latency import Latency
 from headgate.spark import jvm
-from headgate.spark.columns import column_of
 from headgate.spark.epochs.lanes import METERED, Batches, Metered
+from headgate.spark.quoting import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -29,7 +29,6 @@ from pyspark.sql import types as T
 
 from headgate.core.quantities import choice
 from headgate.errors import GraphError
-from headgate.spark.columns import column_of
 from headgate.spark.connections.extras import require
 from headgate.spark.connections.failing import failure
 from headgate.spark.connections.kafka import (
@@ -47,6 +46,7 @@ from headgate.spark.connections.kafka import (
     producer,
 )
 from headgate.spark.connections.patience import KafkaPatience
+from headgate.spark.quoting import column_of
 from headgate.spark.sinks.writing import JobStart, Writing, writing_of
 from headgate.spark.sources.kafka_offsets import OffsetRange, Partition
 from headgate.spark.sources.kafka_reading import Reading, Topics, highest, lowest, partitions_of

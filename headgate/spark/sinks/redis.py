@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.columns import column_of
 from headgate.spark.connections.failing import failure
 from headgate.spark.connections.redis import URL, asking, check_url, connect, shown
+from headgate.spark.quoting import column_of
 from headgate.spark.sinks.writing import Writing, writing_of
 from headgate.spark.sources.redis import TYPES
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headgate.errors import EngineError, GraphError
-from headgate.spark.columns import column_of
 from headgate.spark.epochs.lanes import LaneError
+from headgate.spark.quoting import column_of
 from headgate.spark.sinks.writing import Writing, writing_of
 from headgate.state.faults import reach
 

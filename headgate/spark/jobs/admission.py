@@ -53,9 +53,8 @@ class Admission:
             self._check_memory()
             begun_s = time.monotonic()
             yield
-            self._last_took_s = (
-                time.monotonic() - begun_s
-            )  # of a start that failed, the time says nothing about the machine
+            with self._changed:  # the time of a start that failed says nothing about the machine
+                self._last_took_s = time.monotonic() - begun_s
         finally:
             with self._changed:
                 self._starting -= 1

@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from headgate.spark.measuring.inflow import Inflow, ask_all
+from headgate.spark.measuring.inflow import Inflow, Inflows, ask_all
 
 from .conftest import Until
 
@@ -55,3 +58,33 @@ def test_last_answer_stays_with_its_time_while_the_source_is_away(askers: Thread
     for _ in range(2):
         ask_all([source], askers, 5)
         assert source.answer() == first
+
+
+def test_removed_job_asks_no_source_any_more_and_awaits_the_question_under_way(
+    askers: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """A question notes its answer in the directory of the source, which a removed job no longer has."""
+    begun, ended = threading.Event(), []
+
+    def arrived(place: Path) -> float:
+        begun.set()
+        time.sleep(0.3)
+        ended.append(place)
+        return 1.0
+
+    context: Any = SimpleNamespace(
+        name="job",
+        graph=SimpleNamespace(sources=["in"]),
+        shared=SimpleNamespace(askers=askers),
+        settings=SimpleNamespace(ask_s=0.01, stop_s=10.0),
+        source=lambda name: SimpleNamespace(arrived=arrived),
+        place_of=lambda name: tmp_path,
+    )
+    inflows = Inflows(context, lambda name: None)
+    inflows.ask(["in"])
+    begun.wait(10)
+    inflows.close()
+    assert len(ended) == 1
+    inflows.ask(["in"])
+    inflows.close()
+    assert len(ended) == 1

@@ -111,10 +111,10 @@ class RunningJob:
     def forget(self, keep: bool = False) -> None:
         """Delete the job's files, unless `keep`; either way, a new job of the same name does not find the durable checkpoint."""
         checkpoint = self.context.settings.state.checkpoint
+        self.inflows.close()
         close_durable(self.context.place, checkpoint, keep)
         if keep:
             return
-        self.inflows.close()
         shutil.rmtree(self.context.place, ignore_errors=True)
         if os.path.isabs(self.context.shared.stores):  # elsewhere, the hosts are asked to remove it
             shutil.rmtree(f"{self.context.shared.stores}/{self.name}", ignore_errors=True)

@@ -42,6 +42,11 @@ class Inflow:
                 self._asking = askers.submit(self._update)
             return self._asking
 
+    def under_way(self) -> Future[None] | None:
+        """The newest question; None if the source was never asked."""
+        with self._lock:
+            return self._asking
+
     def answer(self) -> SourceAnswer | None:
         """The last answer; None if the source never gave one."""
         with self._lock:
@@ -88,8 +93,10 @@ class Inflows:
         return {name: self._arrived(name) for name in self._by_source}
 
     def close(self) -> None:
-        """Ask no source any more, after the job was removed: a question would create the directory of the source again."""
+        """Ask no source any more, and await the questions under way: a question would create the directory of its source again."""
         self._closed = True
+        asking = [one for inflow in self.all() if (one := inflow.under_way()) is not None]
+        wait(asking, timeout=self._context.settings.stop_s)
 
     def _count(self, source: str) -> float | None:
         if self._closed:

@@ -107,6 +107,7 @@ def test_job_that_was_removed_stays_removed_after_a_restart(place: Path, home: H
         assert client.status().jobs == {}
 
 
+@pytest.mark.slow
 def test_time_to_run_counts_across_restarts(place: Path, home: Home) -> None:
     with running(place, "orders.py", "--for", "5s", "--json", *RESTARTS) as process:
         os.kill(service_of(home), signal.SIGKILL)

@@ -66,6 +66,7 @@ def test_plan_with_the_clock_or_random_numbers_is_built_for_each_epoch(
     assert sum(map(len, values)) == len(set().union(*values))
 
 
+@pytest.mark.slow
 def test_plan_that_reads_a_table_sees_its_changes(
     engine: SparkEngine, spark: SparkSession, out: Path, tmp_path: Path, until: Until
 ) -> None:

@@ -141,6 +141,7 @@ def test_any_query_is_a_source_and_has_a_latency(
     assert sorted(rows) == list(range(len(rows)))
 
 
+@pytest.mark.slow
 def test_state_of_a_query_survives_a_pause(engine: SparkEngine, out: Path, until: Until) -> None:
     def windows(spark: SparkSession) -> DataFrame:
         counted = rate(spark).withWatermark("timestamp", "1 second").groupBy(F.window("timestamp", "2 seconds")).count()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -107,7 +107,8 @@ class Driver:
             return
         session = [one for one in psutil.process_iter() if _session_of(one) == process.pid]
         for one in session:
-            one.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # a reader or lane may end by itself meanwhile
+                one.kill()
         process.wait()
         reader.join()
         if process.stdout is not None:
@@ -169,7 +170,8 @@ class Kills:
 
     def _kill(self, victim: Victim) -> None:
         if victim is Victim.JOB:
-            self.chance.choice(self._lanes()).kill()
+            with suppress(psutil.NoSuchProcess):
+                self.chance.choice(self._lanes()).kill()
         elif victim is Victim.DRIVER:
             self.driver.kill()
             self.driver.start()

@@ -51,6 +51,7 @@ class Stage:
         self.service, self.engine = self.show.service, self.show.engine
         self.rounds(6)
         self.service.board.leases = leases()
+        self.service.changes._kept = ()  # the submissions of all jobs at the start would fill the list of changes
         self.app = app_of(self.service, TOKEN)
         listening = stack.enter_context(closing(listen()))
         self.url = stack.enter_context(served(self.app, listening))
@@ -72,7 +73,8 @@ class Stage:
 
 def leases() -> LeasesStatus:
     held = tuple(LeaseStatus(f"host-{n}", "local", "ready", "", f"127.0.0.{n + 2}", 1500.0 + 600 * n) for n in range(3))
-    bill = Bill(14, 5, 9, 2, 0, 840.0, 3.64, {"fraud-score": 1.42, "page-load": 1.10, "bid-floor": 0.86})
+    by_job = {"fraud-score": 1.42, "page-load": 1.10, "bid-floor": 0.86}
+    bill = Bill(14, 5, 9, 2, 0, 840.0, 3.64, by_job, {"risk": 1.42, "shop": 1.10, "ads": 0.86})
     return LeasesStatus(held, bill, 0.78, ())
 
 

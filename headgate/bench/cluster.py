@@ -32,7 +32,7 @@ from headgate.server.client import Client
 from headgate.server.home import Home
 from headgate.server.status import Status
 from headgate.sim.reports.bars import Bar
-from headgate.state.inspect import KEYED
+from headgate.state.inspect import KEYED, OPENS
 from headgate.state.location import Location
 
 MACHINES = 3
@@ -326,7 +326,8 @@ def _break(machines: SparkMachines, watch: Watch, form: ClusterForm) -> None:
 def _kept(place: Path, machines: SparkMachines, bucket: Bucket) -> Kept:
     """Count files and slices in the bucket, the home and on the disks of the machines."""
     in_bucket = len(Location.of(bucket.location(CHECKPOINT)).names(""))
-    in_home = sum(path.is_file() for path in (place / "home").glob(f"jobs/*/{KEYED}/**/*"))
+    noted = (place / "home").glob(f"jobs/*/{KEYED}/**/*")
+    in_home = sum(path.is_file() and path.name != OPENS for path in noted)
     names = (f"m{number}" for number in range(1, MACHINES + 1))
     stores = [machines.machines.place(name).glob("tmp/local/headgate-*/**/*") for name in names]
     return Kept(in_bucket, in_home, sum(any(path.is_file() for path in found) for found in stores))
